@@ -1,0 +1,57 @@
+package fleet
+
+import "time"
+
+// Strategy is how the router orders an organization's eligible sessions.
+type Strategy string
+
+// The three strategies of the specification.
+const (
+	StrategyWeighted   Strategy = "weighted"
+	StrategyPriority   Strategy = "priority"
+	StrategyRoundRobin Strategy = "round-robin"
+)
+
+// Valid reports whether s is one of the three.
+func (s Strategy) Valid() bool {
+	return s == StrategyWeighted || s == StrategyPriority || s == StrategyRoundRobin
+}
+
+// Organization is the tenant an API key speaks for.
+type Organization struct {
+	ID            OrgID
+	Label         string
+	Strategy      Strategy
+	HeadSessionID SessionID // what consumers see as sessionId; "" before the first attach
+	CreatedAt     time.Time
+}
+
+// Project is a slice of an organization; every organization has one named "default".
+type Project struct {
+	ID        ProjectID
+	OrgID     OrgID
+	Name      string
+	CreatedAt time.Time
+}
+
+// APIKey is what is stored of a key: never the key itself.
+type APIKey struct {
+	ID         KeyID
+	OrgID      OrgID // "" for an admin key
+	ProjectID  ProjectID
+	Admin      bool
+	Label      string
+	Prefix     string // the first characters of the key, for people to tell keys apart
+	LookupHash []byte // HMAC-SHA256 under LOOKUP_KEY: finds the row
+	VerifyHash string // argon2id PHC string: proves the key
+	CreatedAt  time.Time
+	RevokedAt  time.Time // zero = live
+}
+
+// Principal is who a request speaks for, after authentication.
+type Principal struct {
+	KeyID     KeyID
+	Admin     bool
+	OrgID     OrgID // "" for an admin
+	ProjectID ProjectID
+}

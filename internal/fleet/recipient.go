@@ -1,0 +1,77 @@
+package fleet
+
+import "strings"
+
+// Recipient is where a message should go, as far as the text alone says.
+type Recipient struct {
+	Input      string
+	ContactKey string // E.164 digits, or "lid:<n>"
+	JID        string // "5511900000001@s.whatsapp.net" or "<n>@lid"
+}
+
+// ParseRecipient reads E.164 ("+55 11 9 0000 0001"), digits with country code, and the forms
+// "…@c.us", "…@s.whatsapp.net" and "…@lid". Digits are never guessed or rewritten. Groups,
+// broadcast lists, status and newsletters are refused, and so is anything with other characters.
+// The error is an *InvalidError with code INVALID_RECIPIENT.
+func ParseRecipient(in string) (Recipient, error) {
+	bad := func(detail string) (Recipient, error) {
+		return Recipient{}, &InvalidError{Code: "INVALID_RECIPIENT", Field: "to", Detail: detail}
+	}
+	s := strings.TrimSpace(in)
+	if s == "" {
+		return bad("is empty: give a phone number with country code, such as +5511900000001")
+	}
+	if len(s) > 64 {
+		return bad("is too long for a phone number")
+	}
+	user, server, hasServer := strings.Cut(s, "@")
+	if hasServer {
+		switch server {
+		case "lid":
+			if !allDigits(user) || len(user) < 5 || len(user) > 20 {
+				return bad("is not a LID: expected digits before @lid")
+			}
+			return Recipient{Input: in, ContactKey: "lid:" + user, JID: user + "@lid"}, nil
+		case "c.us", "s.whatsapp.net":
+		case "g.us", "broadcast", "newsletter":
+			return bad("is not a person: groups, broadcasts, status and newsletters can't be addressed here")
+		default:
+			return bad("has an unknown domain after @: use @s.whatsapp.net, @c.us or @lid, or the plain number")
+		}
+		if !allDigits(user) {
+			return bad("has characters other than digits before @")
+		}
+	} else {
+		user = strings.TrimPrefix(user, "+")
+		user = strings.Map(func(r rune) rune {
+			switch r {
+			case ' ', '-', '.', '(', ')':
+				return -1
+			default:
+				return r
+			}
+		}, user)
+	}
+	if !allDigits(user) {
+		return bad("is not a phone number: use digits with country code, such as +5511900000001")
+	}
+	if strings.HasPrefix(user, "0") {
+		return bad("must start with a country code, not with 0")
+	}
+	if len(user) < 7 || len(user) > 15 {
+		return bad("must have 7 to 15 digits, country code included")
+	}
+	return Recipient{Input: in, ContactKey: user, JID: user + "@s.whatsapp.net"}, nil
+}
+
+func allDigits(s string) bool {
+	if s == "" {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,185 @@
+// Package store holds all of wafleet's SQL but whatsmeow's own, and turns rows into fleet types.
+//
+// One SQL text serves PostgreSQL and SQLite; the few fragments that differ are tokens (see dialect.go).
+// A method joins the transaction in its context if there is one, so callers compose them with InTx.
+// Bodies are sealed on the way in and opened on the way out: no caller sees ciphertext.
+//
+// The package decides nothing: who may write is in the statements (the fence), when to write is the
+// caller's. It never logs, never retries, and never waits for anything but the database.
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"go.mau.fi/util/dbutil"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/seal"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver named "pgx"
+	_ "modernc.org/sqlite"             // the driver named "sqlite"
+)
+
+// Options of Open.
+type Options struct {
+	// URL is "postgres://…" or "sqlite:PATH" (a plain path is SQLite too).
+	URL string
+	// PoolMax bounds the connections for work; beats and claims have one more of their own.
+	PoolMax int
+	// Ring seals and opens bodies.
+	Ring *seal.Ring
+	// Now overrides the clock of every statement, for tests. nil: PostgreSQL's
+	// statement_timestamp(), or the process clock on SQLite (which synctest fakes).
+	Now func() time.Time
+}
+
+// Store is the database of one process.
+type Store struct {
+	db   *dbutil.Database // work
+	beat *dbutil.Database // beats and claims: never behind work in a queue for a connection
+	ring *seal.Ring
+	now  func() time.Time
+}
+
+// Open connects, and does nothing else: Migrate and CheckCanary are calls of their own.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	if o.Ring == nil {
+		return nil, errors.New("open store: no data key")
+	}
+	driver, dsn, dialect, err := source(o.URL)
+	if err != nil {
+		return nil, err
+	}
+	poolMax := o.PoolMax
+	if poolMax <= 0 {
+		poolMax = 16
+	}
+	if dialect == dbutil.SQLite {
+		poolMax = min(poolMax, 4) // one writer at a time; more connections only wait for each other
+	}
+	s := &Store{ring: o.Ring, now: o.Now}
+	if s.db, err = pool(driver, dsn, dialect, poolMax); err != nil {
+		return nil, err
+	}
+	if s.beat, err = pool(driver, dsn, dialect, 1); err != nil {
+		_ = s.db.Close()
+		return nil, err
+	}
+	if err := s.db.RawDB.PingContext(ctx); err != nil {
+		_ = s.Close()
+		return nil, fmt.Errorf("connect to database: %w", unavailable(err))
+	}
+	return s, nil
+}
+
+func pool(driver, dsn string, dialect dbutil.Dialect, size int) (*dbutil.Database, error) {
+	raw, err := sql.Open(driver, dsn)
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	raw.SetMaxOpenConns(size)
+	raw.SetMaxIdleConns(size)
+	db, err := dbutil.NewWithDB(raw, dialect.String())
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	return db, nil
+}
+
+// source reads a database URL. SQLite: synchronous FULL, because with NORMAL a power cut may roll a
+// Signal ratchet back behind frames that already left.
+func source(raw string) (driver, dsn string, dialect dbutil.Dialect, err error) {
+	switch {
+	case raw == "":
+		return "", "", 0, errors.New("database URL is empty: give postgres://… or sqlite:PATH")
+	case strings.HasPrefix(raw, "postgres://"), strings.HasPrefix(raw, "postgresql://"):
+		return "pgx", raw, dbutil.Postgres, nil
+	case strings.Contains(raw, "://"):
+		scheme, _, _ := strings.Cut(raw, "://")
+		return "", "", 0, fmt.Errorf("database URL scheme %q is not supported: use postgres://… or sqlite:PATH", scheme)
+	}
+	path := strings.TrimPrefix(raw, "sqlite:")
+	q := url.Values{}
+	for _, p := range []string{"busy_timeout(10000)", "foreign_keys(1)", "journal_mode(WAL)", "synchronous(FULL)"} {
+		q.Add("_pragma", p)
+	}
+	q.Set("_txlock", "immediate")
+	return "sqlite", "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode(), dbutil.SQLite, nil
+}
+
+// Close closes both pools.
+func (s *Store) Close() error { return errors.Join(s.db.Close(), s.beat.Close()) }
+
+// DB is the work pool, for whatsmeow's store, which must share our transactions.
+func (s *Store) DB() *dbutil.Database { return s.db }
+
+// Ring opens and seals what is stored beside whatsmeow's tables.
+func (s *Store) Ring() *seal.Ring { return s.ring }
+
+// Postgres reports whether the database is PostgreSQL.
+func (s *Store) Postgres() bool { return s.db.Dialect == dbutil.Postgres }
+
+// Ping asks the database whether it is there.
+func (s *Store) Ping(ctx context.Context) error {
+	return unavailable(s.db.RawDB.PingContext(ctx))
+}
+
+// InTx runs fn in one transaction; store calls with fn's context join it. A nested InTx joins too.
+func (s *Store) InTx(ctx context.Context, fn func(ctx context.Context) error) error {
+	return s.db.DoTxn(ctx, nil, fn)
+}
+
+// Fenced runs fn in one transaction that holds the term's lease row FOR SHARE: whoever claims the
+// session waits for the commit, and a term that is over gets fleet.ErrLeaseLost and writes nothing.
+// fn must not update leases.
+func (s *Store) Fenced(ctx context.Context, term fleet.Term, fn func(ctx context.Context) error) error {
+	return s.InTx(ctx, func(ctx context.Context) error {
+		var one int
+		err := s.row(ctx, `SELECT 1 FROM leases WHERE session_id=$1 AND owner=$2 AND epoch=$3 @share@`,
+			term.SessionID, term.Owner, term.Epoch).Scan(&one)
+		if errors.Is(err, sql.ErrNoRows) {
+			return fleet.ErrLeaseLost
+		} else if err != nil {
+			return fmt.Errorf("fence session %s: %w", term.SessionID, unavailable(err))
+		}
+		return fn(ctx)
+	})
+}
+
+func (s *Store) exec(ctx context.Context, q string, args ...any) (int64, error) {
+	res, err := s.db.Exec(ctx, s.sql(q), args...)
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	n, err := res.RowsAffected()
+	return n, unavailable(err)
+}
+
+func (s *Store) row(ctx context.Context, q string, args ...any) *sql.Row {
+	return s.db.QueryRow(ctx, s.sql(q), args...)
+}
+
+// query runs q and calls scan once per row.
+func (s *Store) query(ctx context.Context, scan func(dbutil.Scannable) error, q string, args ...any) error {
+	return each(ctx, s.db, scan, s.sql(q), args...)
+}
+
+func each(ctx context.Context, db *dbutil.Database, scan func(dbutil.Scannable) error, q string, args ...any) (err error) {
+	rows, err := db.Query(ctx, q, args...)
+	if err != nil {
+		return unavailable(err)
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return unavailable(err)
+		}
+	}
+	return unavailable(rows.Err())
+}
