@@ -1,0 +1,73 @@
+# `make help` lists the targets. Everything here also runs on a fresh machine with Go and git; what else a target needs it
+# installs (scripts/need) or says.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+
+GO      ?= go
+SIM     := .cache/sim.mod
+LINT    := .cache/bin/golangci-lint
+FUZZTIME ?= 10s
+GOFILES  = $(shell git ls-files --cached --others --exclude-standard '*.go')
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build ./wafleet, without cgo
+	CGO_ENABLED=0 $(GO) build -trimpath -o wafleet .
+
+.PHONY: run-demo
+run-demo: ## Start the demo: simulator, two numbers, one process
+	$(GO) run . demo
+
+.PHONY: mend
+mend: ## Make the mended copies of three modules and .cache/sim.mod (docs/mended-modules.md)
+	@scripts/mend-modules
+
+.PHONY: test
+test: mend ## Run the whole suite with the race detector, on private PostgreSQL and Redis
+	CGO_ENABLED=1 scripts/test-services -- $(GO) test -race -shuffle=on -modfile=$(SIM) -timeout 15m ./...
+
+.PHONY: test-fast
+test-fast: mend ## Run the suite without the race detector; results of unchanged packages are reused
+	scripts/test-services -- $(GO) test -modfile=$(SIM) -timeout 10m ./...
+
+.PHONY: test-interop
+test-interop: ## Let a WhatsApp client of another make talk to wafleet through the simulator (needs npm)
+	@if [ -x scripts/interop ]; then exec scripts/interop; else echo "test-interop: scripts/interop is not there" >&2; exit 1; fi
+
+.PHONY: fuzz
+fuzz: mend ## Run every fuzz target for FUZZTIME (10s)
+	MODFILE=$(SIM) FUZZTIME=$(FUZZTIME) scripts/fuzz
+
+.PHONY: fmt
+fmt: ## Format the Go files
+	gofmt -w $(GOFILES)
+
+.PHONY: fmt-check
+fmt-check: ## Fail when a Go file is not formatted
+	@unformatted=$$(gofmt -l $(GOFILES)); if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):" >&2; echo "$$unformatted" >&2; exit 1; fi
+
+.PHONY: vet
+vet: ## Run go vet
+	$(GO) vet ./...
+
+.PHONY: lint
+lint: $(LINT) ## Run the pinned golangci-lint
+	$(LINT) run ./...
+
+# Built from source because that needs nothing but Go; about four minutes on two cores, once per version.
+$(LINT): .golangci-lint-version
+	@version=$$(cat .golangci-lint-version); \
+	if [ -x $(LINT) ] && $(LINT) version 2>/dev/null | grep -q "version $${version#v} "; then touch $(LINT); exit 0; fi; \
+	echo "building golangci-lint $$version (about four minutes, once)"; \
+	GOBIN=$(CURDIR)/.cache/bin GOFLAGS= $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$$version
+
+.PHONY: check
+check: fmt-check vet test test-interop lint ## What CI runs
+
+.PHONY: clean
+clean: ## Remove what was built, and the mended copies
+	rm -rf wafleet .cache
