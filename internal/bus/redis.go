@@ -1,0 +1,227 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+)
+
+const (
+	publishLimit   = time.Second            // Publish and Ping
+	subscribeLimit = 2 * time.Second        // how long Subscribe waits to be heard
+	dialLimit      = 2 * time.Second        // one dial of the client
+	retryFirst     = 100 * time.Millisecond // pause before the first re-subscription …
+	retryMost      = 2 * time.Second        // … and the longest one
+)
+
+// RedisOptions of NewRedis.
+type RedisOptions struct {
+	// URL is redis://, rediss:// (TLS) or unix://; host:port alone is redis:// too.
+	URL string
+	// Prefix goes in front of every topic, so that several fleets can share a server.
+	Prefix string
+	// Log gets one line when a subscription is lost and one when it is back.
+	Log *slog.Logger
+}
+
+// Redis is the bus between processes: publish/subscribe on one pipelined connection. It reconnects
+// by itself, and what was published meanwhile is lost, as the package allows.
+type Redis struct {
+	client rueidis.Client
+	prefix string
+	log    *slog.Logger
+
+	life   context.Context // ends with Close: the subscriptions outlive the calls that made them
+	end    context.CancelFunc
+	closed atomic.Bool
+	mu     sync.Mutex // orders Subscribe's joining against Close's waiting
+	joined sync.WaitGroup
+}
+
+var _ Bus = (*Redis)(nil)
+
+// NewRedis connects; a server that can't be reached now is an error.
+func NewRedis(o RedisOptions) (*Redis, error) {
+	opt, err := redisOptions(o.URL)
+	if err != nil {
+		return nil, err
+	}
+	client, err := rueidis.NewClient(opt)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Redis: %w", unavailable(err))
+	}
+	log := o.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	life, end := context.WithCancel(context.Background()) //nolint:forbidigo // the life of the bus, ended by Close
+	return &Redis{client: client, prefix: o.Prefix, log: log, life: life, end: end}, nil
+}
+
+// CheckRedisURL reports whether NewRedis could use the URL, without connecting.
+func CheckRedisURL(raw string) error {
+	_, err := redisOptions(raw)
+	return err
+}
+
+func redisOptions(raw string) (rueidis.ClientOption, error) {
+	if !strings.Contains(raw, "://") {
+		raw = "redis://" + raw
+	}
+	opt, err := rueidis.ParseURL(raw)
+	if err != nil {
+		// The error of url.Parse repeats its input, which may hold a password.
+		return opt, errors.New("Redis URL can't be read: use redis://[user:password@]host:port[/db] or rediss://…")
+	}
+	opt.DisableCache = true
+	opt.DisableRetry = true // our loop subscribes again and says so; a nudge is not worth a second try
+	opt.ClientName = "wafleet"
+	opt.Dialer.Timeout = dialLimit
+	opt.ConnWriteTimeout = 5 * time.Second
+	return opt, nil
+}
+
+// Publish implements Bus.
+func (b *Redis) Publish(ctx context.Context, topic, payload string) error {
+	if b.closed.Load() {
+		return ErrClosed
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishLimit)
+	defer cancel()
+	if err := b.client.Do(ctx, b.client.B().Publish().Channel(b.prefix+topic).Message(payload).Build()).Error(); err != nil {
+		return fmt.Errorf("publish on %s: %w", topic, unavailable(err))
+	}
+	return nil
+}
+
+// Ping implements Bus.
+func (b *Redis) Ping(ctx context.Context) error {
+	if b.closed.Load() {
+		return ErrClosed
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishLimit)
+	defer cancel()
+	if err := b.client.Do(ctx, b.client.B().Ping().Build()).Error(); err != nil {
+		return fmt.Errorf("ping Redis: %w", unavailable(err))
+	}
+	return nil
+}
+
+// Subscribe implements Bus. It returns when the server has confirmed every topic, or after two
+// seconds without an error: the subscription then follows by itself when the server is back.
+func (b *Redis) Subscribe(ctx context.Context, fn func(topic, payload string), topics ...string) (func(), error) {
+	if err := checkTopics(fn, topics); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	topics = slices.Compact(slices.Sorted(slices.Values(topics)))
+	live, stop := context.WithCancel(b.life)
+	s := &redisSub{bus: b, fn: fn, topics: topics, live: live, heard: make(chan struct{})}
+
+	b.mu.Lock()
+	if b.closed.Load() {
+		b.mu.Unlock()
+		stop()
+		return nil, ErrClosed
+	}
+	b.joined.Go(s.run)
+	b.mu.Unlock()
+
+	limit := time.NewTimer(subscribeLimit)
+	defer limit.Stop()
+	select {
+	case <-s.heard:
+	case <-limit.C:
+	case <-live.Done():
+		stop()
+		return nil, ErrClosed
+	case <-ctx.Done():
+		stop()
+		return nil, ctx.Err()
+	}
+	return stop, nil
+}
+
+// Close implements Bus.
+func (b *Redis) Close() error {
+	b.mu.Lock()
+	b.closed.Store(true)
+	b.mu.Unlock()
+	b.end()
+	b.joined.Wait()
+	b.client.Close()
+	return nil
+}
+
+// redisSub is one subscription: a goroutine that subscribes again whenever the connection is lost.
+type redisSub struct {
+	bus    *Redis
+	fn     func(topic, payload string)
+	topics []string
+	live   context.Context // ends with stop or with the bus
+	heard  chan struct{}   // closed at the first confirmation of every topic
+	once   sync.Once
+}
+
+func (s *redisSub) run() {
+	pause := retryFirst
+	for s.live.Err() == nil {
+		confirmed, err := s.receive()
+		if s.live.Err() != nil {
+			return
+		}
+		if confirmed {
+			pause = retryFirst
+		}
+		s.bus.log.WarnContext(s.live, "nudges are lost until the bus is back",
+			slog.String("topics", strings.Join(s.topics, ",")), slog.Any("err", err))
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-s.live.Done():
+			timer.Stop()
+			return
+		}
+		pause = min(2*pause, retryMost)
+	}
+}
+
+// receive lives as long as one connection does.
+func (s *redisSub) receive() (confirmed bool, err error) {
+	var names []string
+	for _, t := range s.topics {
+		names = append(names, s.bus.prefix+t)
+	}
+	var count atomic.Int64
+	ctx := rueidis.WithOnSubscriptionHook(s.live, func(c rueidis.PubSubSubscription) {
+		if c.Kind == "subscribe" && count.Add(1) == int64(len(names)) {
+			s.once.Do(func() { close(s.heard) })
+		}
+	})
+	err = s.bus.client.Receive(ctx, s.bus.client.B().Subscribe().Channel(names...).Build(), func(m rueidis.PubSubMessage) {
+		if s.live.Err() == nil {
+			s.fn(strings.TrimPrefix(m.Channel, s.bus.prefix), m.Message)
+		}
+	})
+	return count.Load() >= int64(len(names)), err
+}
+
+// unavailable marks everything but the server's own refusals as passing.
+func unavailable(err error) error {
+	if _, refused := rueidis.IsRedisErr(err); refused || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", fleet.ErrUnavailable, err)
+}
