@@ -65,28 +65,28 @@ func (s *stream) open() bool {
 }
 
 // take copies what is ready. With nothing ready it returns n = 0, and the channel and the time to wait for.
-func (s *stream) take(p []byte) (n int, err error, changed <-chan struct{}, due time.Time) {
+func (s *stream) take(p []byte) (n int, changed <-chan struct{}, due time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.held:
 	case s.err != nil:
-		return 0, opError("read", s.err), nil, time.Time{}
+		return 0, nil, time.Time{}, opError("read", s.err)
 	case len(s.queue) > 0:
 		head := &s.queue[0]
 		if time.Now().Before(head.due) {
-			return 0, nil, s.changed, head.due
+			return 0, s.changed, head.due, nil
 		}
 		n = copy(p, head.bytes)
 		head.bytes = head.bytes[n:]
 		if len(head.bytes) == 0 {
 			s.queue = s.queue[1:]
 		}
-		return n, nil, nil, time.Time{}
+		return n, nil, time.Time{}, nil
 	case s.ended && !s.holed:
-		return 0, io.EOF, nil, time.Time{}
+		return 0, nil, time.Time{}, io.EOF
 	}
-	return 0, nil, s.changed, time.Time{}
+	return 0, s.changed, time.Time{}, nil
 }
 
 func (s *stream) put(p []byte) error {
@@ -145,7 +145,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		if len(p) == 0 {
 			return 0, nil
 		}
-		n, err, changed, due := c.in.take(p)
+		n, changed, due, err := c.in.take(p)
 		if n > 0 || err != nil {
 			return n, err
 		}

@@ -1,0 +1,237 @@
+package wasim
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"go.mau.fi/whatsmeow"
+	"go.mau.fi/whatsmeow/proto/waE2E"
+	"go.mau.fi/whatsmeow/store/sqlstore"
+	"go.mau.fi/whatsmeow/types"
+	"go.mau.fi/whatsmeow/types/events"
+	waLog "go.mau.fi/whatsmeow/util/log"
+	"google.golang.org/protobuf/proto"
+	_ "modernc.org/sqlite"
+)
+
+// patience is how long a test waits for something that needs milliseconds.
+const patience = 20 * time.Second
+
+// shared is one server for all tests that do not change its trust anchor: whatsmeow keeps that in a global.
+// Each test uses numbers of its own.
+var shared *world
+
+func TestMain(m *testing.M) {
+	w, err := startWorld(Options{FewKeys: true, Log: testLog()})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	shared = w
+	code := m.Run()
+	w.stop()
+	os.Exit(code)
+}
+
+func testLog() *slog.Logger {
+	if os.Getenv("WASIM_LOG") == "" {
+		return nil
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// world is a server on TCP.
+type world struct {
+	srv    *Server
+	addr   string
+	served chan error
+}
+
+func startWorld(o Options) (*world, error) {
+	srv, err := New(o)
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	w := &world{srv: srv, addr: l.Addr().String(), served: make(chan error, 1)}
+	go func() { w.served <- srv.Serve(l) }()
+	whatsmeow.WACertPubKey = srv.RootKey()
+	return w, nil
+}
+
+func (w *world) stop() {
+	w.srv.Close()
+	if err := <-w.served; err != nil {
+		panic(err)
+	}
+}
+
+// client is a real whatsmeow client with its store on SQLite.
+type client struct {
+	*whatsmeow.Client
+	t      *testing.T
+	w      *world
+	pn     string
+	events chan any
+	http   *http.Client
+}
+
+func dialTo(dial func(ctx context.Context, network, addr string) (net.Conn, error)) *http.Client {
+	return &http.Client{Transport: &http.Transport{DialTLSContext: dial}}
+}
+
+func (w *world) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, "tcp", w.addr)
+}
+
+func openStore(t *testing.T) *sqlstore.Container {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file::memory:?_pragma=foreign_keys(1)&_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(1) // each connection would be a database of its own
+	t.Cleanup(func() { _ = db.Close() })
+	c := sqlstore.NewWithDB(db, "sqlite3", waLog.Noop)
+	if err = c.Upgrade(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (w *world) newClient(t *testing.T, pn string) *client {
+	t.Helper()
+	var log waLog.Logger = waLog.Noop
+	if os.Getenv("WASIM_LOG") != "" {
+		log = waLog.Stdout(pn, "DEBUG", false)
+	}
+	c := &client{t: t, w: w, pn: pn, events: make(chan any, 10000), http: dialTo(w.dial)}
+	c.Client = whatsmeow.NewClient(openStore(t).NewDevice(), log)
+	c.wire()
+	t.Cleanup(func() {
+		c.EnableAutoReconnect = false
+		c.Disconnect()
+		c.http.CloseIdleConnections()
+	})
+	return c
+}
+
+func (c *client) wire() {
+	c.SetPreLoginHTTPClient(c.http)
+	c.SetWebsocketHTTPClient(c.http)
+	c.SetMediaHTTPClient(c.http)
+	c.AddEventHandler(func(e any) { c.events <- e })
+}
+
+// paired returns a client that is paired by QR and logged in.
+func (w *world) paired(t *testing.T, pn string) *client {
+	t.Helper()
+	c := w.newClient(t, pn)
+	c.pair()
+	return c
+}
+
+func (c *client) pair() {
+	c.t.Helper()
+	if err := c.Connect(); err != nil {
+		c.t.Fatal(err)
+	}
+	qr := await[*events.QR](c, nil)
+	if err := c.w.srv.Phone(c.pn).ScanQR(c.t.Context(), qr.Codes[0]); err != nil {
+		c.t.Fatalf("ScanQR = %v", err)
+	}
+	await[*events.PairSuccess](c, nil)
+	await[*events.Connected](c, nil)
+}
+
+// await returns the next event of a type for which ok (if given) is true, and drops those before it.
+func await[T any](c *client, ok func(T) bool) T {
+	c.t.Helper()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	for {
+		select {
+		case e := <-c.events:
+			if v, is := e.(T); is && (ok == nil || ok(v)) {
+				return v
+			}
+		case <-limit.C:
+			var none T
+			c.t.Fatalf("no %T came to %s", none, c.pn)
+			return none
+		}
+	}
+}
+
+func (c *client) text(id string, to types.JID, text string) error {
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	_, err := c.SendMessage(ctx, to, &waE2E.Message{Conversation: proto.String(text)}, whatsmeow.SendRequestExtra{ID: id, Timeout: patience})
+	return err
+}
+
+func (c *client) mustText(id string, to types.JID, text string) {
+	c.t.Helper()
+	if err := c.text(id, to, text); err != nil {
+		c.t.Fatalf("SendMessage(%s) = %v", id, err)
+	}
+}
+
+func (c *client) awaitText(text string) *events.Message {
+	c.t.Helper()
+	return await(c, func(m *events.Message) bool { return m.Message.GetConversation() == text })
+}
+
+func pnJID(pn string) types.JID { return types.NewJID(pn, types.DefaultUserServer) }
+
+func (p *Phone) awaitID(t *testing.T, id string) Received {
+	t.Helper()
+	return p.await(t, func(r Received) bool { return r.ID == id })
+}
+
+func (p *Phone) await(t *testing.T, ok func(Received) bool) Received {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err := p.Wait(ctx, ok)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// awaitLog waits until the query selects at least n entries and returns them.
+func (w *world) awaitLog(t *testing.T, n int, q Query) []Entry {
+	t.Helper()
+	wake, stop := w.srv.Watch()
+	defer stop()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	for {
+		if es := w.srv.Log(q); len(es) >= n {
+			return es
+		}
+		select {
+		case <-wake:
+		case <-limit.C:
+			t.Fatalf("Log(%+v) has %d entries, want %d", q, len(w.srv.Log(q)), n)
+		}
+	}
+}
+
+func asError[T error](err error) (T, bool) {
+	var e T
+	ok := errors.As(err, &e)
+	return e, ok
+}
