@@ -154,11 +154,10 @@ func execUnused(ctx context.Context, conn *pgx.Conn, statement string) error {
 	const objectInUse = "55006"
 	for {
 		_, err := conn.Exec(ctx, statement)
-		var pgErr *pgconn.PgError
 		if err == nil {
 			return nil
 		}
-		if !errors.As(err, &pgErr) || pgErr.Code != objectInUse {
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != objectInUse {
 			return fmt.Errorf("%s: %w", statement, err)
 		}
 		select {

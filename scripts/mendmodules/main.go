@@ -45,7 +45,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "mend-modules:", err)
 		os.Exit(1)
 	}
-	fmt.Fprintln(os.Stdout, path)
+	if _, err := fmt.Fprintln(os.Stdout, path); err != nil {
+		os.Exit(1)
+	}
 }
 
 func run() (modfile string, err error) {
@@ -57,13 +59,13 @@ func run() (modfile string, err error) {
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.New()
-	fmt.Fprint(sum, lockSource, patchSource, ownSource)
+	identity := []string{lockSource, patchSource, ownSource}
 	for _, m := range modules {
-		fmt.Fprintln(sum, m.Path, m.Version)
+		identity = append(identity, m.Path, m.Version)
 	}
+	sum := sha256.Sum256([]byte(strings.Join(identity, "\n")))
 	cache := filepath.Join(root, ".cache")
-	dir := filepath.Join(cache, "mended", hex.EncodeToString(sum.Sum(nil))[:16])
+	dir := filepath.Join(cache, "mended", hex.EncodeToString(sum[:8]))
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		if err := makeCopies(modules, dir); err != nil {
 			return "", err
@@ -119,7 +121,7 @@ func makeCopies(modules []module, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(draft) // gone already when everything went well
+	defer func() { _ = os.RemoveAll(draft) }() // gone already when everything went well
 	at := map[string]string{}
 	for _, m := range modules {
 		at[m.Path] = filepath.Join(draft, m.folder())
@@ -265,7 +267,7 @@ func writeModfile(root, cache string, modules []module, dir string) (string, err
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(draft)
+	defer func() { _ = os.RemoveAll(draft) }()
 	for from, to := range map[string]string{"go.mod": "sim.mod", "go.sum": "sim.sum"} {
 		data, err := os.ReadFile(filepath.Join(root, from))
 		if err != nil {
