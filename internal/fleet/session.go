@@ -89,10 +89,11 @@ type Session struct {
 	LeaseOwner     string
 	LeaseEpoch     int64
 	LeaseExpiresAt time.Time
+	LeaseLive      bool // somebody owns it, by the database's clock at the time of the read
 }
 
 // Ever reports whether the session was ever paired: such a session never pairs by itself.
-func (s *Session) Ever() bool { return !s.PairedAt.IsZero() || s.Phone != "" }
+func (s *Session) Ever() bool { return !s.PairedAt.IsZero() }
 
 // CanLogin reports whether there is a login that may be used.
 func (s *Session) CanLogin() bool { return s.DeviceJID != "" && s.RevokedAt.IsZero() }

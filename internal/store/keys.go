@@ -1,0 +1,107 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"go.mau.fi/util/dbutil"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+)
+
+const keyColumns = `id, org_id, project_id, admin, label, prefix, lookup_hash, verify_hash, created_at, revoked_at`
+
+func scanKey(row dbutil.Scannable) (fleet.APIKey, error) {
+	var k fleet.APIKey
+	var org, project sql.NullString
+	err := row.Scan(&k.ID, &org, &project, &k.Admin, &k.Label, &k.Prefix, &k.LookupHash, &k.VerifyHash, at{&k.CreatedAt}, at{&k.RevokedAt})
+	k.OrgID, k.ProjectID = fleet.OrgID(org.String), fleet.ProjectID(project.String)
+	return k, err
+}
+
+// InsertKey writes what is stored of a key. An admin key has neither organization nor project; any
+// other has both, and the project is the organization's own: fleet.ErrNotFound otherwise.
+func (s *Store) InsertKey(ctx context.Context, k fleet.APIKey) (fleet.APIKey, error) {
+	if k.Admin != (k.OrgID == "") || k.Admin != (k.ProjectID == "") {
+		return k, fmt.Errorf("insert key: %w: a key is either an admin's or an organization's", fleet.ErrInvalid)
+	}
+	const insert = `INSERT INTO api_keys (id, org_id, project_id, admin, label, prefix, lookup_hash, verify_hash, created_at) `
+	var row *sql.Row
+	if k.Admin {
+		row = s.row(ctx, insert+`VALUES ($1, NULL, NULL, TRUE, $2, $3, $4, $5, @now@) RETURNING `+keyColumns,
+			k.ID, k.Label, k.Prefix, k.LookupHash, k.VerifyHash)
+	} else {
+		row = s.row(ctx, insert+`SELECT $1, p.org_id, p.id, FALSE, $4, $5, $6, $7, @now@ FROM projects p WHERE p.org_id = $2 AND p.id = $3 RETURNING `+keyColumns,
+			k.ID, k.OrgID, k.ProjectID, k.Label, k.Prefix, k.LookupHash, k.VerifyHash)
+	}
+	out, err := scanKey(row)
+	if err != nil {
+		return k, fmt.Errorf("insert key: %w", notFound(err))
+	}
+	return out, nil
+}
+
+// KeysByLookup reads the keys stored under any of the hashes, revoked ones too.
+func (s *Store) KeysByLookup(ctx context.Context, hashes [][]byte) ([]fleet.APIKey, error) {
+	if len(hashes) == 0 {
+		return nil, nil
+	}
+	marks := make([]string, len(hashes))
+	args := make([]any, len(hashes))
+	for i, h := range hashes {
+		marks[i], args[i] = "$"+strconv.Itoa(i+1), h
+	}
+	keys, err := s.keys(ctx, `WHERE lookup_hash IN (`+strings.Join(marks, ", ")+`)`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("look up key: %w", err)
+	}
+	return keys, nil
+}
+
+// KeyQuery selects keys to list.
+type KeyQuery struct {
+	Org   fleet.OrgID // "" = of every organization, admin keys too
+	After fleet.KeyID // keys made later than this one
+	Limit int
+}
+
+// ListKeys reads keys in the order they were made, revoked ones too.
+func (s *Store) ListKeys(ctx context.Context, q KeyQuery) ([]fleet.APIKey, error) {
+	keys, err := s.keys(ctx, `WHERE ($1 = '' OR org_id = $1) AND id > $2 ORDER BY id LIMIT $3`, string(q.Org), q.After, q.Limit)
+	if err != nil {
+		return nil, fmt.Errorf("list keys: %w", err)
+	}
+	return keys, nil
+}
+
+// LiveAdminKeys counts the admin keys that are not revoked.
+func (s *Store) LiveAdminKeys(ctx context.Context) (int, error) {
+	var n int
+	if err := s.row(ctx, `SELECT count(*) FROM api_keys WHERE admin AND revoked_at = 0`).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count admin keys: %w", unavailable(err))
+	}
+	return n, nil
+}
+
+// RevokeKey ends a key for good. Revoking it again changes nothing; an unknown id is fleet.ErrNotFound.
+func (s *Store) RevokeKey(ctx context.Context, id fleet.KeyID) (fleet.APIKey, error) {
+	k, err := scanKey(s.row(ctx, `UPDATE api_keys SET revoked_at = CASE WHEN revoked_at = 0 THEN @now@ ELSE revoked_at END
+		WHERE id = $1 AND id <> '' RETURNING `+keyColumns, id))
+	if err != nil {
+		return k, fmt.Errorf("revoke key %s: %w", id, notFound(err))
+	}
+	return k, nil
+}
+
+func (s *Store) keys(ctx context.Context, where string, args ...any) ([]fleet.APIKey, error) {
+	var out []fleet.APIKey
+	err := s.query(ctx, func(row dbutil.Scannable) error {
+		k, err := scanKey(row)
+		out = append(out, k)
+		return err
+	}, `SELECT `+keyColumns+` FROM api_keys `+where, args...)
+	return out, err
+}

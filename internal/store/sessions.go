@@ -1,0 +1,257 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"go.mau.fi/util/dbutil"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+)
+
+// sessionSelect reads sessions beside their leases; live says by the database's clock whether the
+// lease still runs, so no reader compares it with a clock of its own.
+const sessionSelect = `SELECT s.id, s.slug, s.org_id, s.label, s.position, s.desired, s.paused,
+	s.observed, s.observed_since, s.observed_epoch, s.generation, s.reason, s.reason_code, s.last_error, s.attempts,
+	s.retry_at, s.until_at, s.alive_at, s.phone, s.device_jid, s.lid, s.push_name, s.platform, s.paired_at, s.revoked_at,
+	s.pairing_method, s.pairing_qr, s.pairing_code, s.pairing_expires_at, s.pairing_ends_at, s.created_at,
+	l.owner, l.epoch, l.expires_at, l.owner <> '' AND l.expires_at > @now@
+	FROM sessions s JOIN leases l ON l.session_id = s.id `
+
+func scanSession(row dbutil.Scannable) (fleet.Session, error) {
+	var v fleet.Session
+	err := row.Scan(&v.ID, &v.Slug, &v.OrgID, &v.Label, &v.Position, &v.Desired, &v.Paused,
+		&v.Observed, at{&v.ObservedSince}, &v.Epoch, &v.Generation, &v.Reason, &v.ReasonCode, &v.LastError, &v.Attempts,
+		at{&v.RetryAt}, at{&v.Until}, at{&v.AliveAt}, &v.Phone, &v.DeviceJID, &v.LID, &v.PushName, &v.Platform, at{&v.PairedAt}, at{&v.RevokedAt},
+		&v.Pairing.Method, &v.Pairing.QR, &v.Pairing.Code, at{&v.Pairing.ExpiresAt}, at{&v.Pairing.EndsAt}, at{&v.CreatedAt},
+		&v.LeaseOwner, &v.LeaseEpoch, at{&v.LeaseExpiresAt}, &v.LeaseLive)
+	return v, err
+}
+
+// NewSession is what an operator says of a session to be made.
+type NewSession struct {
+	Org   fleet.OrgID
+	Slug  fleet.SessionSlug // "" = the next of the organization: "org-a-01", "org-a-02", …
+	Label string
+}
+
+// CreateSession makes a session at the end of its organization's list, with a lease that nobody
+// owns, wanted running and not paired. The first one of an organization becomes its head.
+// fleet.ErrNotFound: no such organization. fleet.ErrConflict: the slug is taken; a deleted
+// session's slug stays taken, so that old events and logs keep one meaning.
+func (s *Store) CreateSession(ctx context.Context, n NewSession) (fleet.Session, error) {
+	if n.Slug != "" && !fleet.ValidSlug(string(n.Slug)) {
+		return fleet.Session{}, fmt.Errorf("create session: %w: slug", fleet.ErrInvalid)
+	}
+	var out fleet.Session
+	err := s.InTx(ctx, func(ctx context.Context) error {
+		slug, err := s.claimSlug(ctx, n)
+		if err != nil {
+			return err
+		}
+		id := fleet.NewSessionID()
+		key, err := strconv.ParseInt(string(id[:8]), 16, 64)
+		if err != nil {
+			return fmt.Errorf("shard key: %w", err)
+		}
+		_, err = s.exec(ctx, `INSERT INTO sessions (id, shard_key, slug, org_id, label, position, desired, observed, observed_since, created_at)
+			SELECT $1, $2, $3, $4, $5, coalesce(max(position), 0) + 1, 'running', 'needs_pairing', @now@, @now@ FROM sessions WHERE org_id = $4`,
+			id, key, slug, n.Org, n.Label)
+		if err != nil {
+			return err
+		}
+		if _, err := s.exec(ctx, `INSERT INTO leases (session_id) VALUES ($1)`, id); err != nil {
+			return err
+		}
+		_, err = s.exec(ctx, `UPDATE organizations SET head_session_id = $2 WHERE id = $1 AND head_session_id = ''`, n.Org, id)
+		if err != nil {
+			return err
+		}
+		out, err = s.SessionByID(ctx, id)
+		return err
+	})
+	if err != nil {
+		return out, fmt.Errorf("create session in %s: %w", n.Org, err)
+	}
+	return out, nil
+}
+
+// claimSlug writes the organization's row in every case: it makes creations in one organization
+// wait for each other, and says whether there is such an organization.
+func (s *Store) claimSlug(ctx context.Context, n NewSession) (fleet.SessionSlug, error) {
+	step := 1
+	if n.Slug != "" {
+		step = 0
+	}
+	for {
+		var next int
+		err := s.row(ctx, `UPDATE organizations SET next_number = next_number + $2 WHERE id = $1 RETURNING next_number`, n.Org, step).Scan(&next)
+		if err != nil {
+			return "", notFound(err)
+		}
+		if n.Slug != "" {
+			return n.Slug, nil
+		}
+		slug := fleet.SessionSlug(fmt.Sprintf("%s-%02d", n.Org, next-step))
+		if !fleet.ValidSlug(string(slug)) {
+			return "", fmt.Errorf("%w: %s is too long for a session id, give one", fleet.ErrInvalid, slug)
+		}
+		var taken int
+		if err := s.row(ctx, `SELECT count(*) FROM sessions WHERE slug = $1`, slug).Scan(&taken); err != nil {
+			return "", unavailable(err)
+		}
+		if taken == 0 {
+			return slug, nil // somebody may have chosen this very name by hand; then the next number
+		}
+	}
+}
+
+// SessionByID reads one session, also a deleted one, or fleet.ErrNotFound.
+func (s *Store) SessionByID(ctx context.Context, id fleet.SessionID) (fleet.Session, error) {
+	v, err := scanSession(s.row(ctx, sessionSelect+`WHERE s.id = $1`, id))
+	if err != nil {
+		return v, fmt.Errorf("get session %s: %w", id, notFound(err))
+	}
+	return v, nil
+}
+
+// SessionBySlug reads one session that is not deleted, or fleet.ErrNotFound. Text that is no slug
+// matches nothing.
+func (s *Store) SessionBySlug(ctx context.Context, slug fleet.SessionSlug) (fleet.Session, error) {
+	if !fleet.ValidSlug(string(slug)) {
+		return fleet.Session{}, fmt.Errorf("get session: %w", fleet.ErrNotFound)
+	}
+	v, err := scanSession(s.row(ctx, sessionSelect+`WHERE s.slug = $1 AND s.desired <> 'deleted'`, slug))
+	if err != nil {
+		return v, fmt.Errorf("get session %s: %w", slug, notFound(err))
+	}
+	return v, nil
+}
+
+// OrgSessions reads an organization's sessions in list order, without deleted ones.
+func (s *Store) OrgSessions(ctx context.Context, org fleet.OrgID) ([]fleet.Session, error) {
+	out, err := s.sessions(ctx, `WHERE s.org_id = $1 AND s.desired <> 'deleted' ORDER BY s.position, s.slug`, org)
+	if err != nil {
+		return nil, fmt.Errorf("list sessions of %s: %w", org, err)
+	}
+	return out, nil
+}
+
+// SessionQuery selects sessions to list.
+type SessionQuery struct {
+	Org   fleet.OrgID       // "" = of every organization
+	After fleet.SessionSlug // those with a later slug
+	Limit int
+}
+
+// ListSessions reads sessions in slug order, without deleted ones.
+func (s *Store) ListSessions(ctx context.Context, q SessionQuery) ([]fleet.Session, error) {
+	out, err := s.sessions(ctx, `WHERE ($1 = '' OR s.org_id = $1) AND s.desired <> 'deleted' AND s.slug > $2 ORDER BY s.slug LIMIT $3`,
+		string(q.Org), q.After, q.Limit)
+	if err != nil {
+		return nil, fmt.Errorf("list sessions: %w", err)
+	}
+	return out, nil
+}
+
+func (s *Store) sessions(ctx context.Context, where string, args ...any) ([]fleet.Session, error) {
+	var out []fleet.Session
+	err := s.query(ctx, func(row dbutil.Scannable) error {
+		v, err := scanSession(row)
+		out = append(out, v)
+		return err
+	}, sessionSelect+where, args...)
+	return out, err
+}
+
+// SessionChange says what to change of a session; nil means: leave it.
+type SessionChange struct {
+	Label   *string
+	Paused  *bool
+	Desired *fleet.Desired // running or stopped; deletion has a method of its own
+}
+
+// UpdateSession changes one session's configuration, or says fleet.ErrNotFound. It never touches
+// what the owner observed.
+func (s *Store) UpdateSession(ctx context.Context, slug fleet.SessionSlug, c SessionChange) (fleet.Session, error) {
+	if !fleet.ValidSlug(string(slug)) {
+		return fleet.Session{}, fmt.Errorf("update session: %w", fleet.ErrNotFound)
+	}
+	if c.Desired != nil && *c.Desired != fleet.DesiredRunning && *c.Desired != fleet.DesiredStopped {
+		return fleet.Session{}, fmt.Errorf("update session %s: %w: desired is running or stopped", slug, fleet.ErrInvalid)
+	}
+	var out fleet.Session
+	err := s.InTx(ctx, func(ctx context.Context) error {
+		n, err := s.exec(ctx, `UPDATE sessions SET label = coalesce($2, label), paused = coalesce($3, paused), desired = coalesce($4, desired)
+			WHERE slug = $1 AND desired <> 'deleted'`, slug, c.Label, c.Paused, c.Desired)
+		if err := exactlyOne(n, err); err != nil {
+			return err
+		}
+		out, err = s.SessionBySlug(ctx, slug)
+		return err
+	})
+	if err != nil {
+		return out, fmt.Errorf("update session %s: %w", slug, err)
+	}
+	return out, nil
+}
+
+// DeleteSession takes a session out of service for good and frees its number. The row stays, for
+// the messages and events that name it; its owner sees desired "deleted" and ends it. If it was its
+// organization's head, the first session that is left in list order becomes the head.
+func (s *Store) DeleteSession(ctx context.Context, slug fleet.SessionSlug) (fleet.Session, error) {
+	if !fleet.ValidSlug(string(slug)) {
+		return fleet.Session{}, fmt.Errorf("delete session: %w", fleet.ErrNotFound)
+	}
+	var id fleet.SessionID
+	var org fleet.OrgID
+	var out fleet.Session
+	err := s.InTx(ctx, func(ctx context.Context) error {
+		err := s.row(ctx, `SELECT id, org_id FROM sessions WHERE slug = $1 AND desired <> 'deleted'`, slug).Scan(&id, &org)
+		if err != nil {
+			return notFound(err)
+		}
+		// The organization first, as everywhere.
+		if _, err := s.exec(ctx, `UPDATE organizations SET next_number = next_number WHERE id = $1`, org); err != nil {
+			return err
+		}
+		n, err := s.exec(ctx, `UPDATE sessions SET desired = 'deleted' WHERE id = $1 AND slug = $2 AND org_id = $3 AND desired <> 'deleted'`, id, slug, org)
+		if err := exactlyOne(n, err); err != nil {
+			return err
+		}
+		var head fleet.SessionID
+		err = s.row(ctx, `SELECT id FROM sessions WHERE org_id = $1 AND desired <> 'deleted' ORDER BY position, slug LIMIT 1`, org).Scan(&head)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return unavailable(err)
+		}
+		if _, err := s.exec(ctx, `UPDATE organizations SET head_session_id = $3 WHERE id = $1 AND head_session_id = $2`, org, id, head); err != nil {
+			return err
+		}
+		out, err = s.SessionByID(ctx, id)
+		return err
+	})
+	if err != nil {
+		return out, fmt.Errorf("delete session %s: %w", slug, err)
+	}
+	return out, nil
+}
+
+// errManyRows: a statement for one row found several, so the transaction must not commit.
+var errManyRows = errors.New("a statement for one row matched several")
+
+// exactlyOne turns the row count of a statement that is for one row into an error otherwise.
+func exactlyOne(n int64, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case n == 0:
+		return fleet.ErrNotFound
+	case n > 1:
+		return errManyRows
+	default:
+		return nil
+	}
+}
