@@ -53,6 +53,7 @@ CREATE TABLE sessions (
 	-- observed: written by the owner only, under its fence
 	observed            TEXT NOT NULL,
 	observed_since      BIGINT NOT NULL,
+	announced           TEXT NOT NULL DEFAULT '',       -- state last told by a session.status event
 	observed_epoch      BIGINT NOT NULL DEFAULT 0,
 	generation          BIGINT NOT NULL DEFAULT 0,
 	reason              TEXT NOT NULL DEFAULT '',
@@ -264,7 +265,7 @@ CREATE INDEX endpoints_org ON endpoints (org_id) WHERE deleted_at = 0;
 CREATE TABLE events (
 	n               @serial@,
 	id              TEXT NOT NULL UNIQUE,
-	org_id          TEXT NOT NULL REFERENCES organizations (id),
+	org_id          TEXT REFERENCES organizations (id), -- NULL: concerns no organization
 	kind            TEXT NOT NULL,
 	session_id      TEXT NOT NULL DEFAULT '',
 	conversation_id TEXT NOT NULL DEFAULT '',
@@ -284,6 +285,7 @@ CREATE TABLE deliveries (
 	org_id       TEXT NOT NULL,
 	stream       TEXT NOT NULL,
 	ordered      BOOLEAN NOT NULL DEFAULT TRUE,
+	ready        BOOLEAN NOT NULL,                      -- may be tried: unordered, or first ordered of its (endpoint, stream), kept so under the row lock of the stream
 	replay       BOOLEAN NOT NULL DEFAULT FALSE,
 	status       TEXT NOT NULL,
 	attempts     BIGINT NOT NULL DEFAULT 0,
@@ -296,8 +298,10 @@ CREATE TABLE deliveries (
 	created_at   BIGINT NOT NULL,
 	finished_at  BIGINT NOT NULL DEFAULT 0
 );
-CREATE INDEX deliveries_head ON deliveries (endpoint_id, stream, n) WHERE status = 'pending';
-CREATE INDEX deliveries_due ON deliveries (due_at) WHERE status = 'pending';
+CREATE INDEX deliveries_head ON deliveries (endpoint_id, stream, n) WHERE status = 'pending' AND ordered;
+CREATE INDEX deliveries_due ON deliveries (endpoint_id, due_at, n) WHERE status = 'pending' AND ready;
+CREATE INDEX deliveries_busy ON deliveries (endpoint_id, locked_until) WHERE status = 'pending' AND locked_until > 0;
+CREATE INDEX deliveries_event ON deliveries (event_id) WHERE status = 'pending';
 CREATE INDEX deliveries_org ON deliveries (org_id, n);
 CREATE INDEX deliveries_age ON deliveries (created_at);
 
