@@ -67,7 +67,8 @@ type Query struct {
 	Session, Sender, Recipient, ID, Kind, Dir, Worker, SessionID string
 
 	After int64 // only entries with a greater Seq
-	Limit int   // at most so many, the oldest first; 0 = all
+	Limit int   // at most so many, the oldest of those selected; 0 = all
+	Tail  int   // only the newest so many, in place of Limit; 0 = all
 }
 
 func (q *Query) matches(e *Entry) bool {
@@ -130,9 +131,12 @@ func (s *Server) Log(q Query) []Entry {
 			continue
 		}
 		out = append(out, *e)
-		if q.Limit > 0 && len(out) == q.Limit {
+		if q.Limit > 0 && q.Tail == 0 && len(out) == q.Limit {
 			break
 		}
+	}
+	if q.Tail > 0 {
+		out = out[max(0, len(out)-q.Tail):]
 	}
 	return out
 }
