@@ -168,6 +168,8 @@ CREATE UNIQUE INDEX messages_wa_id ON messages (session_id, wa_id);
 CREATE INDEX messages_lane ON messages (session_id, seq) WHERE status IN ('queued', 'sending');
 CREATE INDEX messages_expiry ON messages (expires_at) WHERE status = 'queued';
 CREATE INDEX messages_org ON messages (org_id, seq);
+CREATE INDEX messages_age ON messages (created_at);
+CREATE INDEX messages_payload ON messages (created_at) WHERE payload IS NOT NULL;
 
 -- Every frame of every message.
 CREATE TABLE attempts (
@@ -182,6 +184,7 @@ CREATE TABLE attempts (
 	PRIMARY KEY (message_id, n)
 );
 CREATE INDEX attempts_session ON attempts (session_id, at);
+CREATE INDEX attempts_age ON attempts (at);
 
 CREATE TABLE idempotency_keys (
 	org_id       TEXT NOT NULL,
@@ -305,10 +308,13 @@ CREATE INDEX deliveries_event ON deliveries (event_id) WHERE status = 'pending';
 CREATE INDEX deliveries_org ON deliveries (org_id, n);
 CREATE INDEX deliveries_age ON deliveries (created_at);
 
--- One row per periodic job; advancing next_at is what makes a slot run once.
+-- One row per periodic job. A slot is held while it is worked on, and only finishing it advances
+-- next_at: a scheduler that dies in between loses no slot.
 CREATE TABLE schedules (
-	name     TEXT PRIMARY KEY,
-	every_ms BIGINT NOT NULL,
-	next_at  BIGINT NOT NULL,
-	last_at  BIGINT NOT NULL DEFAULT 0
+	name         TEXT PRIMARY KEY,
+	every_ms     BIGINT NOT NULL,
+	next_at      BIGINT NOT NULL,
+	last_at      BIGINT NOT NULL DEFAULT 0,
+	holder       TEXT NOT NULL DEFAULT '',
+	locked_until BIGINT NOT NULL DEFAULT 0
 );
