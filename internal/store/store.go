@@ -11,19 +11,20 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"go.mau.fi/util/dbutil"
+	"modernc.org/sqlite"
 
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/seal"
-
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver named "pgx"
-	_ "modernc.org/sqlite"             // the driver named "sqlite"
 )
 
 // Options of Open.
@@ -37,6 +38,9 @@ type Options struct {
 	// Now overrides the clock of every statement, for tests. nil: PostgreSQL's
 	// statement_timestamp(), or the process clock on SQLite (which synctest fakes).
 	Now func() time.Time
+	// Wrap, if set, wraps how connections are made: tests freeze a process's database calls with it,
+	// or make them fail.
+	Wrap func(driver.Connector) driver.Connector
 }
 
 // Store is the database of one process.
@@ -52,7 +56,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Ring == nil {
 		return nil, errors.New("open store: no data key")
 	}
-	driver, dsn, dialect, err := source(o.URL)
+	source, dialect, err := source(o.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -64,10 +68,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		poolMax = min(poolMax, 4) // one writer at a time; more connections only wait for each other
 	}
 	s := &Store{ring: o.Ring, now: o.Now}
-	if s.db, err = pool(driver, dsn, dialect, poolMax); err != nil {
+	if s.db, err = pool(source, dialect, o.Wrap, poolMax); err != nil {
 		return nil, err
 	}
-	if s.beat, err = pool(driver, dsn, dialect, 1); err != nil {
+	if s.beat, err = pool(source, dialect, o.Wrap, 1); err != nil {
 		_ = s.db.Close()
 		return nil, err
 	}
@@ -78,11 +82,11 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-func pool(driver, dsn string, dialect dbutil.Dialect, size int) (*dbutil.Database, error) {
-	raw, err := sql.Open(driver, dsn)
-	if err != nil {
-		return nil, fmt.Errorf("open database: %w", err)
+func pool(source driver.Connector, dialect dbutil.Dialect, wrap func(driver.Connector) driver.Connector, size int) (*dbutil.Database, error) {
+	if wrap != nil {
+		source = wrap(source)
 	}
+	raw := sql.OpenDB(source)
 	raw.SetMaxOpenConns(size)
 	raw.SetMaxIdleConns(size)
 	db, err := dbutil.NewWithDB(raw, dialect.String())
@@ -94,15 +98,19 @@ func pool(driver, dsn string, dialect dbutil.Dialect, size int) (*dbutil.Databas
 
 // source reads a database URL. SQLite: synchronous FULL, because with NORMAL a power cut may roll a
 // Signal ratchet back behind frames that already left.
-func source(raw string) (driver, dsn string, dialect dbutil.Dialect, err error) {
+func source(raw string) (driver.Connector, dbutil.Dialect, error) {
 	switch {
 	case raw == "":
-		return "", "", 0, errors.New("database URL is empty: give postgres://… or sqlite:PATH")
+		return nil, 0, errors.New("database URL is empty: give postgres://… or sqlite:PATH")
 	case strings.HasPrefix(raw, "postgres://"), strings.HasPrefix(raw, "postgresql://"):
-		return "pgx", raw, dbutil.Postgres, nil
+		c, err := pgx.ParseConfig(raw)
+		if err != nil {
+			return nil, 0, fmt.Errorf("database URL can't be read: %w", err)
+		}
+		return stdlib.GetConnector(*c), dbutil.Postgres, nil
 	case strings.Contains(raw, "://"):
 		scheme, _, _ := strings.Cut(raw, "://")
-		return "", "", 0, fmt.Errorf("database URL scheme %q is not supported: use postgres://… or sqlite:PATH", scheme)
+		return nil, 0, fmt.Errorf("database URL scheme %q is not supported: use postgres://… or sqlite:PATH", scheme)
 	}
 	path := strings.TrimPrefix(raw, "sqlite:")
 	q := url.Values{}
@@ -110,8 +118,17 @@ func source(raw string) (driver, dsn string, dialect dbutil.Dialect, err error) 
 		q.Add("_pragma", p)
 	}
 	q.Set("_txlock", "immediate")
-	return "sqlite", "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode(), dbutil.SQLite, nil
+	return fileSource("file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()), dbutil.SQLite, nil
 }
+
+// fileSource connects to one SQLite file.
+type fileSource string
+
+// Connect implements driver.Connector.
+func (f fileSource) Connect(context.Context) (driver.Conn, error) { return f.Driver().Open(string(f)) }
+
+// Driver implements driver.Connector.
+func (fileSource) Driver() driver.Driver { return &sqlite.Driver{} }
 
 // Close closes both pools.
 func (s *Store) Close() error { return errors.Join(s.db.Close(), s.beat.Close()) }
@@ -132,7 +149,7 @@ func (s *Store) Ping(ctx context.Context) error {
 
 // InTx runs fn in one transaction; store calls with fn's context join it. A nested InTx joins too.
 func (s *Store) InTx(ctx context.Context, fn func(ctx context.Context) error) error {
-	return s.db.DoTxn(ctx, nil, fn)
+	return unavailable(s.db.DoTxn(ctx, nil, fn)) // a begin or commit that the database didn't answer
 }
 
 // Fenced runs fn in one transaction that holds the term's lease row FOR SHARE: whoever claims the

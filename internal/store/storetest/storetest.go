@@ -66,10 +66,14 @@ func PostgresURL(t testing.TB) string {
 	})
 }
 
-// Open opens a second store on a database that SQLiteURL or PostgresURL made.
-func Open(t testing.TB, dbURL string) *store.Store {
+// Open opens a second store on a database that SQLiteURL or PostgresURL made. change may set more.
+func Open(t testing.TB, dbURL string, change ...func(*store.Options)) *store.Store {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Options{URL: dbURL, PoolMax: 8, Ring: Ring(t)})
+	o := store.Options{URL: dbURL, PoolMax: 8, Ring: Ring(t)}
+	for _, c := range change {
+		c(&o)
+	}
+	s, err := store.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

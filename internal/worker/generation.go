@@ -1,0 +1,247 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/wafleet/wafleet/internal/bus"
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/store"
+	"github.com/wafleet/wafleet/internal/wa"
+)
+
+var (
+	errGenerationOver = errors.New("generation is over")
+	errStopping       = errors.New("worker is stopping")
+)
+
+// openLimit bounds how long a socket that is being opened may hold one of the worker's dial tokens.
+const openLimit = 30 * time.Second
+
+// note is what a generation tells its supervisor's loop.
+type note struct {
+	kind    noteKind
+	text    string // QR text, pairing code, push name
+	expires time.Time
+}
+
+type noteKind int
+
+const (
+	noteReady noteKind = iota
+	noteOffline
+	noteQR
+	noteCode
+	notePushName
+)
+
+// generation is one socket's life under a term: the socket, and once it is logged in, its lane.
+type generation struct {
+	v      *supervisor
+	n      int64
+	log    *slog.Logger
+	ctx    context.Context //nolint:containedctx // the generation's lifetime: parent of all work done in it
+	cancel context.CancelCauseFunc
+	sock   *wa.Socket
+	pair   *fleet.Command // the pairing it serves, or nil
+	org    fleet.OrgID
+	stable bool // touched by the supervisor's loop only
+
+	notes   chan note
+	ended   chan wa.End
+	opened  chan struct{} // closed when it is logged in or shows a code
+	offline chan struct{} // closed at the end of the offline queue
+	settled chan struct{} // closed to make the lane stop after what it is doing
+	once    struct{ opened, offline, settled sync.Once }
+	wg      sync.WaitGroup
+	socket  chan struct{} // one-slot: commands that use the socket, one at a time
+}
+
+// startGeneration dials in the background and returns at once.
+func startGeneration(ctx context.Context, v *supervisor) *generation {
+	g := &generation{
+		v: v, n: v.generation, pair: v.pairing, org: v.session.OrgID,
+		log:   v.log.With(slog.Int64("generation", v.generation)),
+		notes: make(chan note, 16), ended: make(chan wa.End, 1),
+		opened: make(chan struct{}), offline: make(chan struct{}), settled: make(chan struct{}),
+		socket: make(chan struct{}, 1),
+	}
+	g.ctx, g.cancel = context.WithCancelCause(ctx)
+	login := v.session.DeviceJID
+	g.wg.Go(func() { g.ended <- g.run(login) })
+	return g
+}
+
+// wait joins everything the generation started. Its context must have ended.
+func (g *generation) wait() { g.wg.Wait() }
+
+// run opens the socket and lives with it.
+func (g *generation) run(login string) wa.End {
+	release, ok := g.dialToken()
+	if !ok {
+		return wa.End{Reason: wa.ReasonStopped, Err: context.Cause(g.ctx)}
+	}
+	defer release()
+
+	o := wa.Options{
+		Network: g.v.w.o.Network, Term: g.v.term.Fleet(), Generation: g.n,
+		Log: g.log, Metrics: g.v.w.waMetrics, Valid: g.v.term.Err, Bind: g.v.fence.Bind,
+		BeginSend: func(ctx context.Context, jid string) (context.Context, wa.SendWatch) {
+			return g.v.fence.BeginSend(ctx, jid)
+		},
+		Handler: g.handler(),
+	}
+	var err error
+	if g.pair != nil {
+		if o.Pair, err = pairRequest(g.pair); err != nil {
+			return wa.End{Reason: wa.ReasonPairFailed, Err: err}
+		}
+		o.Device = g.v.fence.NewDevice()
+	} else {
+		// A login whose keys are gone is not replaced by a pairing: a person has to say so.
+		ctx, cancel := context.WithTimeout(g.ctx, 10*time.Second)
+		o.Device, err = g.v.fence.Device(ctx, login)
+		cancel()
+		if err != nil {
+			if g.ctx.Err() != nil {
+				err = context.Cause(g.ctx)
+			}
+			return wa.End{Reason: wa.ReasonStore, Err: fmt.Errorf("load login: %w", err)}
+		}
+	}
+	g.sock = wa.NewSocket(o)
+	if g.pair == nil {
+		g.wg.Go(func() { newLane(g).run() })
+	}
+	return g.sock.Run(g.ctx)
+}
+
+// dialToken waits for the right to open a socket. It goes back when the socket is open, has ended,
+// or took too long, so a restore never opens more than RESTORE_CONCURRENCY at a time.
+func (g *generation) dialToken() (release func(), ok bool) {
+	select {
+	case g.v.w.dials <- struct{}{}:
+	case <-g.ctx.Done():
+		return nil, false
+	}
+	back := sync.OnceFunc(func() { <-g.v.w.dials })
+	g.wg.Go(func() {
+		t := time.NewTimer(openLimit)
+		defer t.Stop()
+		select {
+		case <-g.opened:
+		case <-t.C:
+		case <-g.ctx.Done():
+		}
+		back()
+	})
+	return back, true
+}
+
+// settle lets the lane finish what it is doing, no longer than limit.
+func (g *generation) settle(limit time.Duration) {
+	g.once.settled.Do(func() { close(g.settled) })
+	if g.pair != nil {
+		return
+	}
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case g.socket <- struct{}{}: // the lane and commands hold it while they use the socket
+		<-g.socket
+	case <-t.C:
+	case <-g.ctx.Done():
+	}
+}
+
+// tell gives a note to the supervisor's loop.
+func (g *generation) tell(n note) {
+	select {
+	case g.notes <- n:
+	case <-g.ctx.Done():
+	}
+}
+
+// note handles what the present generation told.
+func (v *supervisor) note(ctx context.Context, n note) {
+	switch n.kind {
+	case noteReady:
+		v.ready(ctx)
+	case noteOffline:
+		v.completePairing(ctx)
+	case noteQR, noteCode:
+		v.showPairing(ctx, n)
+	case notePushName:
+		if err := v.w.o.Store.RecordPushName(ctx, v.term.Fleet(), n.text); err != nil {
+			v.log.WarnContext(ctx, "push name not written", slog.Any("err", err))
+		}
+	}
+}
+
+// completePairing: the login works and the offline queue is through, so the pairing is complete.
+func (v *supervisor) completePairing(ctx context.Context) {
+	if v.session.Ever() {
+		return
+	}
+	if err := v.w.o.Store.RecordPaired(ctx, v.term.Fleet()); err != nil {
+		v.log.WarnContext(ctx, "pairing not recorded as complete; trying again at the next login", slog.Any("err", err))
+		return
+	}
+	v.poke() // read the row again
+}
+
+// changed tells whoever watches a session that its row changed, and wakes the webhook workers.
+func (w *Worker) changed(ctx context.Context, id fleet.SessionID, event bool) {
+	_ = w.o.Bus.Publish(ctx, bus.TopicSession, string(id)) // lossy on purpose: watchers poll too
+	if event {
+		_ = w.o.Bus.Publish(ctx, bus.TopicWebhooks, "")
+	}
+}
+
+// handler binds a socket's callbacks to this generation.
+func (g *generation) handler() wa.Handler {
+	v := g.v
+	return wa.Handler{
+		QR: func(_ context.Context, text string, expires time.Time) {
+			g.once.opened.Do(func() { close(g.opened) })
+			g.tell(note{kind: noteQR, text: text, expires: expires})
+		},
+		Code: func(_ context.Context, code string, expires time.Time) {
+			g.once.opened.Do(func() { close(g.opened) })
+			g.tell(note{kind: noteCode, text: code, expires: expires})
+		},
+		AcceptPair: func(ctx context.Context, phone string) error {
+			return v.w.o.Store.CheckNumber(ctx, v.id, phone)
+		},
+		Paired: func(ctx context.Context, p wa.Paired) error {
+			return v.w.o.Store.RecordLogin(ctx, v.term.Fleet(), store.Login{
+				DeviceJID: p.DeviceJID, Phone: p.Phone, LID: p.LID, PushName: p.PushName, Platform: p.Platform,
+			})
+		},
+		Ready: func(context.Context) {
+			g.once.opened.Do(func() { close(g.opened) })
+			g.tell(note{kind: noteReady})
+		},
+		OfflineDone: func(context.Context, int) {
+			g.once.offline.Do(func() { close(g.offline) })
+			g.tell(note{kind: noteOffline})
+		},
+		PushName: func(_ context.Context, name string) { g.tell(note{kind: notePushName, text: name}) },
+		Message:  g.message,
+		Receipt:  g.receipt,
+		Payload: func(ctx context.Context, waID string) ([]byte, error) {
+			return v.w.o.Store.PayloadForRetry(ctx, v.id, waID)
+		},
+		AllowRetry: func(ctx context.Context, waID string) bool {
+			ok, err := v.w.o.Store.CountRetryFrame(ctx, v.term.Fleet(), waID)
+			if err != nil {
+				g.log.WarnContext(ctx, "retry frame not counted, so not sent", slog.Any("err", err))
+			}
+			return ok && err == nil
+		},
+	}
+}

@@ -1,0 +1,319 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wafleet/wafleet/internal/bus"
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/inbound"
+	"github.com/wafleet/wafleet/internal/lease"
+	"github.com/wafleet/wafleet/internal/store"
+	"github.com/wafleet/wafleet/internal/wa"
+	"github.com/wafleet/wafleet/internal/wastore"
+)
+
+// Options of New. Zero values take the defaults given.
+type Options struct {
+	Store   *store.Store
+	Bus     bus.Bus
+	Network *wa.Network
+	Inbound *inbound.Handler
+
+	ID      string // WORKER_ID
+	Owner   string // WORKER_ID plus a boot nonce: never the same twice
+	Version string
+
+	TTL      time.Duration // LEASE_TTL, 30 s
+	Beat     time.Duration // LEASE_BEAT, 10 s
+	Batch    int           // RESTORE_CONCURRENCY, 10: claims at a time, and sockets being opened at a time
+	Max      int           // WORKER_MAX_SESSIONS, 500
+	ClaimAll bool          // the embedded start: this process is alone, so expiry doesn't matter
+
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// How long a stop may take: what is in flight settles, then sockets close.
+const (
+	settleLimit = 22 * time.Second // a direct send has 20 s
+	releaseTime = 3 * time.Second
+	watchEvery  = time.Second
+)
+
+// Worker owns sessions. Make it with New, then Run it once.
+type Worker struct {
+	o         Options
+	log       *slog.Logger
+	keeper    *lease.Keeper
+	container *wastore.Container
+	metrics   *metrics
+	waMetrics *wa.Metrics
+	dials     chan struct{} // one token per socket being opened
+
+	mu       sync.Mutex
+	sessions map[fleet.SessionID]*supervisor
+	draining bool
+	wg       sync.WaitGroup
+	look     chan struct{}
+}
+
+// New returns a worker that owns nothing yet.
+func New(o Options) *Worker {
+	if o.TTL <= 0 {
+		o.TTL = 30 * time.Second
+	}
+	if o.Beat <= 0 {
+		o.Beat = o.TTL / 3
+	}
+	if o.Batch <= 0 {
+		o.Batch = 10
+	}
+	if o.Max <= 0 {
+		o.Max = 500
+	}
+	w := &Worker{
+		o:         o,
+		log:       o.Log.With(slog.String("worker", o.Owner)),
+		container: wastore.New(wastore.Options{Store: o.Store, Log: o.Log}),
+		waMetrics: wa.NewMetrics(o.Registerer),
+		dials:     make(chan struct{}, o.Batch),
+		sessions:  map[fleet.SessionID]*supervisor{},
+		look:      make(chan struct{}, 1),
+	}
+	w.metrics = newMetrics(o.Registerer, w.Active)
+	w.keeper = lease.NewKeeper(lease.Options{
+		Store: o.Store, Owner: o.Owner, TTL: o.TTL, Beat: o.Beat, Batch: o.Batch, Max: o.Max,
+		ClaimAll: o.ClaimAll, Log: w.log, OnClaim: w.own, Registerer: o.Registerer,
+	})
+	return w
+}
+
+// Active is the number of sessions owned now.
+func (w *Worker) Active() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.sessions)
+}
+
+// Draining reports whether a stop has begun.
+func (w *Worker) Draining() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.draining
+}
+
+// Run works until ctx ends, then stops gracefully: no new claims, in-flight sends settle (bounded),
+// sockets close, leases are released, so that others take over at once.
+func (w *Worker) Run(ctx context.Context) error {
+	// Terms must outlive the wish to stop: sends in flight are settled under them.
+	kctx, stopKeeper := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopKeeper()
+
+	if err := w.register(ctx); err != nil {
+		return err
+	}
+	unsubscribe, err := w.o.Bus.Subscribe(ctx, w.nudged,
+		bus.TopicSend, bus.TopicSession, bus.TopicUnassigned, bus.TopicControl(w.o.ID))
+	if err != nil {
+		return fmt.Errorf("listen for nudges: %w", err)
+	}
+	defer unsubscribe()
+
+	var background sync.WaitGroup
+	keeperDone := make(chan error, 1)
+	background.Go(func() { keeperDone <- w.keeper.Run(kctx) })
+	background.Go(func() { w.watch(ctx) })
+	background.Go(func() { w.present(ctx) })
+
+	var failed error
+	select {
+	case <-ctx.Done():
+	case failed = <-keeperDone:
+	}
+
+	w.drain()
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+	defer cancel()
+	w.keeper.ReleaseAll(rctx)
+	stopKeeper()
+	if failed == nil {
+		background.Wait()
+	}
+	if err := w.o.Store.RemoveWorker(rctx, w.o.Owner); err != nil {
+		w.log.WarnContext(rctx, "worker row stays until it is cleaned up", slog.Any("err", err))
+	}
+	return failed
+}
+
+func (w *Worker) register(ctx context.Context) error {
+	err := w.o.Store.RegisterWorker(ctx, fleet.WorkerInfo{
+		ID: w.o.ID, Owner: w.o.Owner, Version: w.o.Version, MaxSessions: w.o.Max,
+	})
+	if err != nil {
+		return fmt.Errorf("register worker: %w", err)
+	}
+	return nil
+}
+
+// own starts a supervisor for a term that was just claimed.
+func (w *Worker) own(term *lease.Term) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id := term.Fleet().SessionID
+	if w.draining {
+		return // ReleaseAll gives it away
+	}
+	old := w.sessions[id]
+	v := newSupervisor(w, term)
+	w.sessions[id] = v
+	w.wg.Go(func() {
+		if old != nil { // one life at a time: an older term's supervisor ends first
+			<-old.done
+		}
+		v.run()
+		w.mu.Lock()
+		if w.sessions[id] == v {
+			delete(w.sessions, id)
+		}
+		w.mu.Unlock()
+	})
+}
+
+// drain stops every supervisor, all at once, and waits for them.
+func (w *Worker) drain() {
+	w.keeper.StopClaiming()
+	w.mu.Lock()
+	w.draining = true
+	for _, v := range w.sessions {
+		v.stop()
+	}
+	w.mu.Unlock()
+	w.wg.Wait()
+}
+
+// nudged only says "look now"; the rows say what there is to do.
+func (w *Worker) nudged(topic, payload string) {
+	switch topic {
+	case bus.TopicSend:
+		if v := w.supervisor(fleet.SessionID(payload)); v != nil {
+			v.wakeLane()
+			return
+		}
+	case bus.TopicSession:
+		if v := w.supervisor(fleet.SessionID(payload)); v != nil {
+			v.poke()
+			return
+		}
+		w.keeper.Wake()
+		return
+	case bus.TopicUnassigned:
+		w.keeper.Wake()
+	}
+	select {
+	case w.look <- struct{}{}:
+	default:
+	}
+}
+
+func (w *Worker) supervisor(id fleet.SessionID) *supervisor {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sessions[id]
+}
+
+// owned returns the terms held now.
+func (w *Worker) owned() []fleet.Term {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := make([]fleet.Term, 0, len(w.sessions))
+	for _, v := range w.sessions {
+		if v.term.Err() == nil {
+			out = append(out, v.term.Fleet())
+		}
+	}
+	return out
+}
+
+// watch looks once a second, and on a nudge, for anything that owned sessions should do: three
+// statements without locks for all of them, so an idle fleet writes nothing.
+func (w *Worker) watch(ctx context.Context) {
+	t := time.NewTicker(watchEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		case <-w.look:
+		}
+		if err := w.lookOnce(ctx); err != nil && ctx.Err() == nil {
+			w.metrics.lookErrors.Inc()
+			w.log.WarnContext(ctx, "could not look for work; looking again", slog.Any("err", err))
+		}
+	}
+}
+
+func (w *Worker) lookOnce(ctx context.Context) error {
+	terms := w.owned()
+	if len(terms) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	lanes, err := w.o.Store.DueLanes(ctx, terms)
+	if err != nil {
+		return err
+	}
+	for _, id := range lanes {
+		if v := w.supervisor(id); v != nil {
+			v.wakeLane()
+		}
+	}
+	commands, err := w.o.Store.DueCommands(ctx, terms)
+	if err != nil {
+		return err
+	}
+	ids := make([]fleet.SessionID, len(terms))
+	for i, t := range terms {
+		ids[i] = t.SessionID
+	}
+	stops, err := w.o.Store.Unwanted(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for _, id := range append(commands, stops...) {
+		if v := w.supervisor(id); v != nil {
+			v.poke()
+		}
+	}
+	return nil
+}
+
+// present writes this worker's row with each beat: its load, and that it lives.
+func (w *Worker) present(ctx context.Context) {
+	t := time.NewTicker(w.o.Beat)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		bctx, cancel := context.WithTimeout(ctx, w.o.Beat)
+		err := w.o.Store.BeatWorker(bctx, w.o.Owner, w.Active(), w.Draining())
+		if errors.Is(err, fleet.ErrNotFound) { // cleaned up while the database was away
+			err = w.register(bctx)
+		}
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			w.log.WarnContext(ctx, "could not write the worker's beat", slog.Any("err", err))
+		}
+	}
+}
