@@ -1,6 +1,9 @@
 package fleet
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Status is where a message is in its life.
 //
@@ -49,16 +52,16 @@ func (s Status) Rank() int {
 // raise sent, delivered, read and unconfirmed.
 func (s Status) Settled() bool { return s != StatusQueued && s != StatusSending }
 
-// Valid reports whether s is a known state.
-func (s Status) Valid() bool {
-	switch s {
-	case StatusQueued, StatusSending, StatusSent, StatusDelivered, StatusRead, StatusPlayed,
-		StatusFailed, StatusExpired, StatusCancelled, StatusSuppressed, StatusUnconfirmed:
-		return true
-	default:
-		return false
+// Statuses lists every state a message can be in.
+func Statuses() []Status {
+	return []Status{
+		StatusQueued, StatusSending, StatusSent, StatusDelivered, StatusRead, StatusPlayed,
+		StatusFailed, StatusExpired, StatusCancelled, StatusSuppressed, StatusUnconfirmed,
 	}
 }
+
+// Valid reports whether s is a known state.
+func (s Status) Valid() bool { return slices.Contains(Statuses(), s) }
 
 // CanBecome reports whether a message may go from s to next. Receipts only move forward, and a
 // refused, expired, cancelled or suppressed message stays what it is.
