@@ -1,0 +1,117 @@
+package scheduler
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wafleet/wafleet/internal/bus"
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/store"
+)
+
+// batchSize bounds the rows of one statement, so that no job holds locks, or SQLite's only writer,
+// for long.
+const batchSize = 500
+
+// deadWorkerAfter is how long after its last beat a worker's row is forgotten. It is long past every
+// lease, so that people see for a while who died.
+const deadWorkerAfter = 10 * time.Minute
+
+// Retention says how long rows are kept. Bodies of marshalled messages are kept for
+// fleet.PayloadRetention.
+type Retention struct {
+	Messages    time.Duration // outbound and inbound
+	Events      time.Duration // with their deliveries; at most Messages, which they refer to
+	Attempts    time.Duration // at least 25 h
+	Idempotency time.Duration
+	Commands    time.Duration
+}
+
+// JobOptions of Jobs.
+type JobOptions struct {
+	Store      *store.Store
+	Bus        bus.Bus
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // nil: no metrics
+	Retention  Retention
+	// PurgeBuffered deletes whatsmeow's hashes of decrypted events that WhatsApp can't deliver again.
+	PurgeBuffered func(ctx context.Context, limit int) (int, error)
+}
+
+// Jobs returns the periodic jobs of a fleet.
+func Jobs(o JobOptions) []Job {
+	unknown := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "wafleet_scheduler_unknown_commands",
+		Help: "Open commands of kinds that this version does not know; they are left to a newer one until they expire.",
+	})
+	if o.Registerer != nil {
+		o.Registerer.MustRegister(unknown)
+	}
+	return []Job{
+		{Name: "expire-messages", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.ExpireQueued)},
+		{Name: "tell-unknown", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.TellUnknownUnowned)},
+		{Name: "close-unconfirmed", Every: time.Minute, Hold: 30 * time.Second, Run: o.telling(o.Store.CloseUnconfirmed)},
+		{Name: "expire-commands", Every: 10 * time.Second, Hold: 30 * time.Second, Run: func(ctx context.Context) (int, error) {
+			n, err := drain(ctx, o.Store.ExpireCommands)
+			if err != nil {
+				return n, err
+			}
+			left, err := o.Store.UnknownCommands(ctx)
+			unknown.Set(float64(left))
+			return n, err
+		}},
+		{Name: "dead-workers", Every: time.Minute, Hold: 30 * time.Second, Run: func(ctx context.Context) (int, error) {
+			now, err := o.Store.Now(ctx)
+			if err != nil {
+				return 0, err
+			}
+			return o.Store.PurgeWorkers(ctx, now.Add(-deadWorkerAfter))
+		}},
+		{Name: "retention", Every: time.Hour, Hold: 20 * time.Minute, Run: o.retain},
+	}
+}
+
+// telling runs a job that writes events, and nudges whoever delivers them.
+func (o *JobOptions) telling(batch func(ctx context.Context, limit int) (int, error)) func(ctx context.Context) (int, error) {
+	return func(ctx context.Context) (int, error) {
+		n, err := drain(ctx, batch)
+		if n > 0 {
+			if err := o.Bus.Publish(ctx, bus.TopicWebhooks, ""); err != nil {
+				o.Log.DebugContext(ctx, "nudge lost", slog.Any("err", err))
+			}
+		}
+		return n, err
+	}
+}
+
+// retain deletes what is older than its time: what refers to something goes before it does.
+func (o *JobOptions) retain(ctx context.Context) (int, error) {
+	now, err := o.Store.Now(ctx)
+	if err != nil {
+		return 0, err
+	}
+	older := func(age time.Duration, purge func(ctx context.Context, before time.Time, limit int) (int, error)) func(context.Context, int) (int, error) {
+		return func(ctx context.Context, limit int) (int, error) { return purge(ctx, now.Add(-age), limit) }
+	}
+	total := 0
+	for _, batch := range []func(ctx context.Context, limit int) (int, error){
+		older(o.Retention.Events, o.Store.PurgeDeliveries),
+		older(o.Retention.Events, o.Store.PurgeEvents),
+		older(fleet.PayloadRetention, o.Store.PurgePayloads),
+		older(o.Retention.Messages, o.Store.PurgeMessages),
+		older(o.Retention.Messages, o.Store.PurgeInbound),
+		older(o.Retention.Attempts, o.Store.PurgeAttempts),
+		older(o.Retention.Commands, o.Store.PurgeCommands),
+		o.PurgeBuffered,
+	} {
+		n, err := drain(ctx, batch)
+		total += n
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
