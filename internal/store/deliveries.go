@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"go.mau.fi/util/dbutil"
@@ -21,6 +22,9 @@ import (
 
 const deliveryColumns = `d.n, d.id, d.endpoint_id, d.event_id, d.org_id, d.stream, d.ordered, d.replay, d.status, d.attempts,
 	d.due_at, d.first_fail, d.last_status, d.last_error, d.created_at, d.finished_at`
+
+// deliveryReturning is the same for RETURNING, where SQLite knows no alias.
+var deliveryReturning = strings.ReplaceAll(deliveryColumns, "d.", "")
 
 func deliveryFields(d *fleet.Delivery) []any {
 	return []any{
@@ -169,7 +173,7 @@ func (s *Store) claimOf(ctx context.Context, q ClaimDeliveryQuery, held []fleet.
 		UPDATE deliveries AS d SET locked_until = @now@ + CAST($3 AS BIGINT), locked_by = $4, attempts = attempts + 1
 		WHERE d.n IN (SELECT n FROM turns WHERE CAST($5 AS BIGINT) = 0 OR turn <= CAST($5 AS BIGINT) ORDER BY turn, n LIMIT $6)
 			AND d.status = 'pending' AND d.locked_until <= @now@
-		RETURNING `+deliveryColumns,
+		RETURNING `+deliveryReturning,
 		idList(held), string(busy), q.LockFor.Milliseconds(), q.Owner, q.Share, q.Limit)
 	if err != nil {
 		return nil, err
@@ -378,8 +382,8 @@ func (s *Store) ReplayDelivery(ctx context.Context, org fleet.OrgID, id fleet.De
 		case !kept:
 			return &fleet.CodedError{Code: "EVENT_GONE", Detail: "the event is older than the retention time", Err: fleet.ErrConflict}
 		}
-		d, err = scanDelivery(s.row(ctx, `INSERT INTO deliveries AS d (id, endpoint_id, event_id, org_id, stream, ordered, ready, replay, status, due_at, created_at)
-			VALUES ($1, $2, $3, $4, $5, FALSE, TRUE, TRUE, 'pending', @now@, @now@) RETURNING `+deliveryColumns,
+		d, err = scanDelivery(s.row(ctx, `INSERT INTO deliveries (id, endpoint_id, event_id, org_id, stream, ordered, ready, replay, status, due_at, created_at)
+			VALUES ($1, $2, $3, $4, $5, FALSE, TRUE, TRUE, 'pending', @now@, @now@) RETURNING `+deliveryReturning,
 			fleet.NewDeliveryID(), d.EndpointID, d.EventID, d.OrgID, d.Stream))
 		return unavailable(err)
 	})

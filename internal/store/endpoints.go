@@ -38,6 +38,9 @@ func newSecret() []byte {
 const endpointColumns = `e.id, coalesce(e.org_id, ''), e.scope, e.url, e.description, e.events, e.disabled, e.disabled_why,
 	e.max_concurrency, e.failures, e.failing_since, e.open_until, e.created_at`
 
+// endpointReturning is the same for RETURNING, where SQLite knows no alias.
+var endpointReturning = strings.ReplaceAll(endpointColumns, "e.", "")
+
 func endpointFields(e *fleet.Endpoint, events *string) []any {
 	return []any{
 		&e.ID, &e.OrgID, &e.Scope, &e.URL, &e.Description, events, &e.Disabled, &e.DisabledWhy,
@@ -247,8 +250,8 @@ func (s *Store) RotateSecret(ctx context.Context, org fleet.OrgID, id fleet.Endp
 			return err
 		}
 		var events string
-		err := s.row(ctx, `UPDATE endpoints AS e SET previous_secret = secret, previous_secret_ends = @now@ + CAST($2 AS BIGINT), secret = $3
-			WHERE id = $1 AND deleted_at = 0 RETURNING e.previous_secret, e.previous_secret_ends, `+endpointColumns,
+		err := s.row(ctx, `UPDATE endpoints SET previous_secret = secret, previous_secret_ends = @now@ + CAST($2 AS BIGINT), secret = $3
+			WHERE id = $1 AND deleted_at = 0 RETURNING previous_secret, previous_secret_ends, `+endpointReturning,
 			id, keep.Milliseconds(), s.ring.Seal(string(id), secret)).Scan(append([]any{&previous, at{&ends}}, endpointFields(&e, &events)...)...)
 		e.Events = splitKinds(events)
 		return notFound(err)
