@@ -1,0 +1,109 @@
+package httpapi
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wafleet/wafleet/internal/auth"
+	"github.com/wafleet/wafleet/internal/bus"
+	"github.com/wafleet/wafleet/internal/store"
+)
+
+// Options of New.
+type Options struct {
+	Store   *store.Store
+	Auth    *auth.Auth
+	Bus     bus.Bus
+	Log     *slog.Logger
+	Metrics prometheus.Registerer // nil = none
+	Version string                // of the binary, for the OpenAPI document
+	// AllowPrivateWebhooks lets endpoints name addresses inside our own network.
+	AllowPrivateWebhooks bool
+}
+
+// deps is what handlers work with.
+type deps struct {
+	store   *store.Store
+	auth    *auth.Auth
+	bus     bus.Bus
+	log     *slog.Logger
+	metrics *metrics
+
+	allowPrivateWebhooks bool
+}
+
+// API is the HTTP surface of one process.
+type API struct {
+	http.Handler
+	deps *deps
+	huma huma.API
+}
+
+// installProblems makes huma answer with our problems. huma keeps its error constructor in a
+// variable of the package, so this is once for the process.
+var installProblems = sync.OnceFunc(func() {
+	huma.NewErrorWithContext = humaError
+	huma.NewError = func(status int, msg string, _ ...error) huma.StatusError {
+		return problem(status, "ERROR", msg) // only its type matters: it is the error schema of the OpenAPI document
+	}
+})
+
+// New builds the handler. It serves at once; Run must be running for requests that wait.
+func New(o Options) *API {
+	installProblems()
+	d := &deps{
+		store: o.Store, auth: o.Auth, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Metrics),
+		allowPrivateWebhooks: o.AllowPrivateWebhooks,
+	}
+	mux := http.NewServeMux()
+	api := humago.New(mux, humaConfig(o.Version))
+	registerAll(api, d)
+	return &API{
+		Handler: d.observe(d.checkURL(d.authenticate(d.readBody(d.route(mux))))),
+		deps:    d, huma: api,
+	}
+}
+
+// Run does what requests wait for, until the context ends.
+func (a *API) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// registerAll adds every operation, in the order in which the documentation shows them.
+func registerAll(api huma.API, d *deps) {
+}
+
+const description = `A gateway for fleets of WhatsApp numbers.
+
+Send with an organization's key (wfk_…) under /api/v1; operate with an admin key (wfa_…) under /api/admin.
+Give the key as "Authorization: Bearer …" or X-Api-Key, never in the URL.
+
+Every refusal is an RFC 9457 problem with a stable "code". Times are RFC 3339 in UTC. Lists give "nextCursor" while there
+is more. Unknown fields and parameters are refused, so a typing error never goes unnoticed.`
+
+func humaConfig(version string) huma.Config {
+	c := huma.DefaultConfig("wafleet", version)
+	c.Info.Description = description
+	c.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		"organizationKey": {Type: "http", Scheme: "bearer", Description: "Key of one organization, wfk_…"},
+		"adminKey":        {Type: "http", Scheme: "bearer", Description: "Admin key, wfa_…"},
+	}
+	c.OpenAPIPath, c.DocsPath, c.SchemasPath = "", "", "" // own pages, that need nothing from elsewhere
+	c.CreateHooks = nil                                   // no $schema links in answers
+	c.Transformers = []huma.Transformer{completeProblem}
+	c.RejectUnknownQueryParameters = true
+	c.Formats = map[string]huma.Format{"application/json": huma.DefaultJSONFormat}
+	return c
+}
+
+var (
+	organizationSecurity = []map[string][]string{{"organizationKey": {}}}
+	adminSecurity        = []map[string][]string{{"adminKey": {}}}
+)

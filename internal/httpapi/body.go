@@ -1,0 +1,133 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxBody bounds a request's body, in bytes.
+const maxBody = 1 << 20
+
+var (
+	problemTooLarge = problem(http.StatusRequestEntityTooLarge, "BODY_TOO_LARGE", "the body may have at most 1 MiB")
+	problemMedia    = problem(http.StatusUnsupportedMediaType, "UNSUPPORTED_MEDIA_TYPE", "send JSON: Content-Type: application/json, UTF-8, not compressed")
+	problemSlow     = problem(http.StatusRequestTimeout, "BODY_TOO_SLOW", "the body did not arrive in time")
+	problemCut      = problem(http.StatusBadRequest, "BODY_INCOMPLETE", "the body ended early")
+)
+
+// readBody takes the whole body in and lets only clean JSON past. encoding/json alone would repair
+// broken UTF-8 silently, and a NUL is text that PostgreSQL can't hold.
+func (*deps) readBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body == nil || r.Body == http.NoBody {
+			next.ServeHTTP(w, r)
+			return
+		}
+		raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		if err != nil {
+			p := problemCut
+			if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+				p = problemTooLarge
+			} else if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+				p = problemSlow
+			}
+			writeProblem(w, r, p)
+			return
+		}
+		if len(raw) > 0 {
+			if p := checkBody(r.Header, raw); p != nil {
+				writeProblem(w, r, p)
+				return
+			}
+		}
+		r.Body = io.NopCloser(bytes.NewReader(raw))
+		next.ServeHTTP(w, r)
+	})
+}
+
+func checkBody(h http.Header, raw []byte) *Problem {
+	if !jsonType(h) {
+		return problemMedia
+	}
+	if !utf8.Valid(raw) || bytes.IndexByte(raw, 0) >= 0 {
+		return problemText
+	}
+	if !json.Valid(raw) {
+		return problem(http.StatusBadRequest, "BAD_JSON", "the body is not JSON: "+syntaxDetail(raw))
+	}
+	if badEscape(raw) {
+		return problemText
+	}
+	return nil
+}
+
+// jsonType accepts JSON in UTF-8, and no word about the type at all.
+func jsonType(h http.Header) bool {
+	if enc := h.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
+		return false
+	}
+	ct := h.Get("Content-Type")
+	if ct == "" {
+		return true
+	}
+	media, params, err := mime.ParseMediaType(ct)
+	if err != nil || media != "application/json" {
+		return false
+	}
+	charset, ok := params["charset"]
+	return !ok || strings.EqualFold(charset, "utf-8")
+}
+
+func syntaxDetail(raw []byte) string {
+	var v any
+	err := json.Unmarshal(raw, &v)
+	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Sprintf("%s at byte %d", e.Error(), e.Offset)
+	}
+	return "it can't be read"
+}
+
+// badEscape reports whether valid JSON names a NUL or half a surrogate pair by an escape.
+func badEscape(raw []byte) bool {
+	for i := 0; i < len(raw); i++ {
+		if raw[i] != '\\' {
+			continue
+		}
+		i++ // now at the escaped character; valid JSON has one
+		if raw[i] != 'u' {
+			continue
+		}
+		r := hex4(raw[i+1:])
+		i += 4
+		switch {
+		case r == 0, r >= 0xDC00 && r <= 0xDFFF:
+			return true
+		case r >= 0xD800 && r <= 0xDBFF:
+			if i+6 >= len(raw) || raw[i+1] != '\\' || raw[i+2] != 'u' {
+				return true
+			}
+			if low := hex4(raw[i+3:]); low < 0xDC00 || low > 0xDFFF {
+				return true
+			}
+			i += 6
+		}
+	}
+	return false
+}
+
+func hex4(b []byte) uint64 {
+	n, err := strconv.ParseUint(string(b[:4]), 16, 32)
+	if err != nil {
+		return 0 // not in valid JSON
+	}
+	return n
+}
