@@ -1,0 +1,133 @@
+package inbound
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wafleet/wafleet/internal/bus"
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/store"
+)
+
+// KindUnprocessable marks a stored message that this version can't read; Raw has its bytes.
+const KindUnprocessable = "unprocessable"
+
+// ReasonHandlerFailed is why a message became unprocessable: our own code failed on it repeatedly.
+const ReasonHandlerFailed = "handler_failed"
+
+// busRest is how long no nudge is tried after one failed: a bus that is down must not cost every
+// stanza its time-out, and everybody who waits for nudges also polls.
+const busRest = 5 * time.Second
+
+// Options of New. All but Registerer are needed.
+type Options struct {
+	Store      *store.Store
+	Bus        bus.Bus
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // nil: no metrics are exposed
+}
+
+// Handler stores what sessions receive. It is safe for use by all sessions of a process.
+type Handler struct {
+	store   *store.Store
+	bus     bus.Bus
+	log     *slog.Logger
+	metrics *metrics
+	restTo  atomic.Int64 // unix ms before which no nudge is tried
+}
+
+// New returns a Handler.
+func New(o Options) *Handler {
+	return &Handler{store: o.Store, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Registerer)}
+}
+
+// Handle stores one message that somebody sent to the term's session, and its event for the
+// organization's endpoints. A message that is there already changes nothing and is no error. When it
+// returns nil everything is committed and the stanza may be acknowledged; fleet.ErrLeaseLost means
+// that the session has another owner, who will get the message.
+func (h *Handler) Handle(ctx context.Context, term fleet.Term, org fleet.OrgID, m fleet.Inbound) error {
+	return h.keep(ctx, term, org, m, fleet.EventMessage, fleet.EventData{})
+}
+
+// HandleUnprocessable stores a message that Handle can't, raw, so that its stanza may be acknowledged
+// without losing it, and tells of it with message.unprocessable. cause is for the log only: it may
+// hold what the message says.
+func (h *Handler) HandleUnprocessable(ctx context.Context, term fleet.Term, org fleet.OrgID, m fleet.Inbound, cause error) error {
+	m.Kind = KindUnprocessable
+	if m.Raw == nil && m.Text != "" {
+		m.Raw = []byte(m.Text)
+	}
+	m.Text = ""
+	h.log.ErrorContext(ctx, "inbound message kept raw",
+		slog.String("org_id", string(org)), slog.String("session_id", string(term.SessionID)), slog.Any("err", cause))
+	return h.keep(ctx, term, org, m, fleet.EventMessageUnprocessable, fleet.EventData{Reason: ReasonHandlerFailed})
+}
+
+func (h *Handler) keep(ctx context.Context, term fleet.Term, org fleet.OrgID, m fleet.Inbound, kind fleet.EventKind, data fleet.EventData) error {
+	start := time.Now()
+	m.OrgID, m.SessionID = org, term.SessionID
+	fresh := false
+	err := h.store.Fenced(ctx, term, func(ctx context.Context) (err error) {
+		if key := m.ContactKey(); key != "" {
+			if m.ConversationID, err = h.store.Conversation(ctx, org, key); err != nil {
+				return err
+			}
+		}
+		if fresh, m, err = h.store.InsertInbound(ctx, m); err != nil || !fresh {
+			return err
+		}
+		data.InboundID = m.ID
+		if !m.SentAt.IsZero() {
+			data.At = m.SentAt.UnixMilli()
+		}
+		_, err = h.store.AppendEvent(ctx, fleet.Event{
+			OrgID: org, Kind: kind, SessionID: m.SessionID, ConversationID: m.ConversationID, Data: data,
+		})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("store inbound of session %s: %w", term.SessionID, err)
+	}
+	h.metrics.messages.WithLabelValues(result(kind, fresh)).Inc()
+	h.metrics.seconds.Observe(time.Since(start).Seconds())
+	if fresh {
+		h.nudge(ctx, bus.TopicWebhooks, string(org))
+	}
+	return nil
+}
+
+// HandleReceipt raises the messages that a receipt is about, with their events. Receipts that tell
+// nothing new, and those for messages that are not ours, are no errors. When it returns nil everything
+// is committed.
+func (h *Handler) HandleReceipt(ctx context.Context, term fleet.Term, r fleet.Receipt) error {
+	changed, err := h.store.ApplyReceipt(ctx, term, r)
+	if err != nil {
+		return fmt.Errorf("store receipt of session %s: %w", term.SessionID, err)
+	}
+	h.metrics.receipts.WithLabelValues(string(r.Status)).Inc()
+	if len(changed) == 0 {
+		return nil
+	}
+	h.nudge(ctx, bus.TopicWebhooks, "")
+	for _, id := range changed {
+		h.nudge(ctx, bus.TopicMessage, string(id))
+	}
+	return nil
+}
+
+// nudge tells whoever listens to look now. The rows are committed, so a failure only costs them the
+// time to their next poll.
+func (h *Handler) nudge(ctx context.Context, topic, payload string) {
+	if time.Now().UnixMilli() < h.restTo.Load() {
+		return
+	}
+	if err := h.bus.Publish(context.WithoutCancel(ctx), topic, payload); err != nil {
+		h.restTo.Store(time.Now().Add(busRest).UnixMilli())
+		h.log.WarnContext(ctx, "nudge not published; listeners poll meanwhile", slog.String("topic", topic), slog.Any("err", err))
+	}
+}
