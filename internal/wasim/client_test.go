@@ -3,12 +3,12 @@ package wasim
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -84,6 +84,7 @@ type client struct {
 	w      *world
 	pn     string
 	events chan any
+	kept   []any // events that no await has taken
 	http   *http.Client
 }
 
@@ -155,17 +156,28 @@ func (c *client) pair() {
 	await[*events.Connected](c, nil)
 }
 
-// await returns the next event of a type for which ok (if given) is true, and drops those before it.
+// await takes the first event of a type for which ok (if given) is true; others stay for later.
 func await[T any](c *client, ok func(T) bool) T {
 	c.t.Helper()
+	fits := func(e any) (T, bool) {
+		v, is := e.(T)
+		return v, is && (ok == nil || ok(v))
+	}
+	for i, e := range c.kept {
+		if v, yes := fits(e); yes {
+			c.kept = slices.Delete(c.kept, i, i+1)
+			return v
+		}
+	}
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	for {
 		select {
 		case e := <-c.events:
-			if v, is := e.(T); is && (ok == nil || ok(v)) {
+			if v, yes := fits(e); yes {
 				return v
 			}
+			c.kept = append(c.kept, e)
 		case <-limit.C:
 			var none T
 			c.t.Fatalf("no %T came to %s", none, c.pn)
@@ -230,8 +242,13 @@ func (w *world) awaitLog(t *testing.T, n int, q Query) []Entry {
 	}
 }
 
-func asError[T error](err error) (T, bool) {
-	var e T
-	ok := errors.As(err, &e)
-	return e, ok
+// awaitEntry waits for an entry for which ok is true.
+func (w *world) awaitEntry(t *testing.T, q Query, ok func(Entry) bool) Entry {
+	t.Helper()
+	for n := 1; ; n++ {
+		es := w.awaitLog(t, n, q)
+		if ok(es[n-1]) {
+			return es[n-1]
+		}
+	}
 }

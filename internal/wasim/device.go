@@ -27,7 +27,7 @@ type device struct {
 
 	conn    *conn     // the present login, nil if offline
 	queue   []pending // stanzas that the device has not acknowledged, in order
-	last    *node     // the last message delivered, for Repeat
+	last    *node     // the last message of a person, for Repeat
 	syncing bool      // the first sync was started
 	synced  bool      // it has the keys to app state
 
@@ -56,7 +56,7 @@ func (d *device) jid(lid bool) jid { return d.account.jid(lid, d.id) }
 // lock.
 func (d *device) deliver(n node) {
 	d.queue = append(d.queue, pending{n.Tag, attrString(&n, "id"), attrJID(&n, "from"), attrJID(&n, "participant"), n})
-	if n.Tag == KindMessage {
+	if n.Tag == KindMessage && attrString(&n, "category") != "peer" {
 		d.last = &n
 	}
 	if d.conn != nil && d.conn.active {

@@ -173,7 +173,7 @@ func (s *Server) companion(pn string, dev uint16) *device {
 	return nil
 }
 
-// Repeat sends the last message that was delivered to a companion once more, as it was. It returns false if
+// Repeat sends the last message that a companion got from a person once more, as it was. It returns false if
 // there is none or the companion is not online.
 func (s *Server) Repeat(pn string, dev uint16) bool {
 	return s.withConn(pn, dev, func(d *device, c *conn) bool {
