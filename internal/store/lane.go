@@ -27,7 +27,7 @@ import (
 // on its way, for the first minute of an unknown outcome unless repeated, and while it waits to be
 // tried again, so that nobody reads the second before the first.
 const laneDue = `m.status IN ('queued', 'sending') AND (
-	m.status='sending' AND m.outcome='unknown' AND m.repeats<2 AND m.next_repeat_at>0 AND m.next_repeat_at<=@now@
+	m.status='sending' AND m.outcome='unknown' AND m.payload IS NOT NULL AND m.repeats<2 AND m.next_repeat_at>0 AND m.next_repeat_at<=@now@
 		AND m.unknown_since>@now@-86400000
 		AND m.claim_epoch=(SELECT l.epoch FROM leases l WHERE l.session_id=m.session_id)
 	OR m.status='queued' AND m.due_at<=@now@ AND m.expires_at>@now@
@@ -84,7 +84,7 @@ func (s *Store) NextInLane(ctx context.Context, session fleet.SessionID) (*LaneI
 // Claim asks for the right to put one frame of a message on the wire.
 type Claim struct {
 	ID      fleet.MessageID
-	Payload []byte            // marshalled message, stored before the frame; ignored for a repeat
+	Payload []byte            // marshalled message, stored before the frame; ignored for a repeat; nil: no frame will leave
 	Kind    fleet.AttemptKind // AttemptSend or AttemptRepeat
 	LockFor time.Duration     // longer than the send's own deadline
 }
@@ -118,8 +118,6 @@ func (s *Store) ClaimMessage(ctx context.Context, term fleet.Term, c Claim) (boo
 		update, where, args = claimRepeat, claimRepeatWhere, args[:5]
 	case c.Kind != fleet.AttemptSend:
 		return false, fmt.Errorf("claim message %s: kind %q", c.ID, c.Kind)
-	case len(c.Payload) == 0:
-		return false, fmt.Errorf("claim message %s: no payload", c.ID)
 	}
 	ok, err := s.claimMessage(ctx, term, c.Kind, update, where, args)
 	if err != nil {

@@ -2,10 +2,11 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 
-	"database/sql"
+	"go.mau.fi/util/dbutil"
 
 	"github.com/wafleet/wafleet/internal/fleet"
 )
@@ -28,25 +29,40 @@ func (s *Store) ApplyReceipt(ctx context.Context, term fleet.Term, r fleet.Recei
 		}
 	}
 	var changed []fleet.Message
-	err := s.Fenced(ctx, term, func(ctx context.Context) (err error) {
-		changed, err = s.changeMessages(ctx, r.At, `UPDATE messages SET status=$3, outcome='sent', error_code='', error_detail='',
+	err := s.Fenced(ctx, term, func(ctx context.Context) error {
+		// Lock in order, and in a statement of its own: the update must see what an ack that we waited
+		// for has written (on PostgreSQL a statement keeps the snapshot it began with).
+		var known []fleet.MessageID
+		err := s.query(ctx, func(row dbutil.Scannable) error {
+			var id fleet.MessageID
+			err := row.Scan(&id)
+			known = append(known, id)
+			return err
+		}, `SELECT id FROM messages WHERE session_id=$1 AND wa_id IN (SELECT id FROM @ids:$2@ AS told) ORDER BY seq @update@`,
+			term.SessionID, idList(r.WAIDs))
+		if err != nil || len(known) == 0 {
+			return err
+		}
+		changed, err = s.changeMessages(ctx, r.At, `UPDATE messages SET status=$2, outcome='sent', error_code='', error_detail='',
 				unknown_since=0, next_repeat_at=0, locked_until=0,
 				delivered_at=CASE WHEN delivered_at<>0 THEN delivered_at ELSE `+receiptTime+` END,
-				read_at=CASE WHEN read_at<>0 OR $3<>'read' THEN read_at ELSE `+receiptTime+` END,
-				played_at=CASE WHEN played_at<>0 OR $3<>'played' THEN played_at ELSE `+receiptTime+` END
-			WHERE id IN (SELECT id FROM messages WHERE session_id=$1 AND wa_id IN (SELECT id FROM @ids:$2@ AS told)
-					AND status IN (SELECT id FROM @ids:$4@ AS allowed) ORDER BY seq @update@)
-				AND status IN (SELECT id FROM @ids:$4@ AS allowed)
-			RETURNING `+changedColumns, term.SessionID, idList(r.WAIDs), r.Status, idList(from), ms(r.At))
+				read_at=CASE WHEN read_at<>0 OR $2<>'read' THEN read_at ELSE `+receiptTime+` END,
+				played_at=CASE WHEN played_at<>0 OR $2<>'played' THEN played_at ELSE `+receiptTime+` END
+			WHERE id IN (SELECT id FROM @ids:$1@ AS known) AND status IN (SELECT id FROM @ids:$3@ AS allowed)
+			RETURNING `+changedColumns, idList(known), r.Status, idList(from), ms(r.At))
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("apply receipt to session %s: %w", term.SessionID, err)
 	}
-	return messageIDs(changed), nil
+	var ids []fleet.MessageID
+	for _, m := range changed {
+		ids = append(ids, m.ID)
+	}
+	return ids, nil
 }
 
-const receiptTime = `CASE WHEN CAST($5 AS BIGINT)=0 THEN @now@ ELSE CAST($5 AS BIGINT) END`
+const receiptTime = `CASE WHEN CAST($4 AS BIGINT)=0 THEN @now@ ELSE CAST($4 AS BIGINT) END`
 
 // PayloadForRetry returns the marshalled message of a frame that left in the last 72 h, to answer a
 // retry receipt, or fleet.ErrNotFound.

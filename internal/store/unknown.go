@@ -53,9 +53,20 @@ func (s *Store) AdoptUnknown(ctx context.Context, term fleet.Term) (int, error) 
 	return n, nil
 }
 
+// HasUnknown reports whether any message of the session is sending: its outcome is unknown, or may
+// become so.
+func (s *Store) HasUnknown(ctx context.Context, session fleet.SessionID) (bool, error) {
+	var open bool
+	err := s.row(ctx, `SELECT EXISTS (SELECT 1 FROM messages WHERE session_id=$1 AND status IN ('queued', 'sending') AND status='sending')`, session).Scan(&open)
+	if err != nil {
+		return false, fmt.Errorf("look for unknown messages of session %s: %w", session, unavailable(err))
+	}
+	return open, nil
+}
+
 // TellUnknown writes the event of every message of the session whose outcome has been unknown for
-// 60 s, once per message, and returns them.
-func (s *Store) TellUnknown(ctx context.Context, term fleet.Term) ([]fleet.MessageID, error) {
+// 60 s, once per message, and returns their number.
+func (s *Store) TellUnknown(ctx context.Context, term fleet.Term) (int, error) {
 	var told []fleet.Message
 	err := s.Fenced(ctx, term, func(ctx context.Context) (err error) {
 		told, err = s.changeMessages(ctx, time.Time{}, `UPDATE messages SET unknown_told=TRUE
@@ -65,9 +76,9 @@ func (s *Store) TellUnknown(ctx context.Context, term fleet.Term) ([]fleet.Messa
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("tell unknown messages of session %s: %w", term.SessionID, err)
+		return 0, fmt.Errorf("tell unknown messages of session %s: %w", term.SessionID, err)
 	}
-	return messageIDs(told), nil
+	return len(told), nil
 }
 
 // TellUnknownUnowned does what TellUnknown does for up to limit messages of sessions without a live
@@ -85,8 +96,8 @@ func (s *Store) TellUnknownUnowned(ctx context.Context, limit int) (int, error) 
 }
 
 // CloseOwnUnconfirmed ends the session's messages whose outcome has been unknown for 24 h and
-// returns them. A late receipt may still raise them.
-func (s *Store) CloseOwnUnconfirmed(ctx context.Context, term fleet.Term) ([]fleet.MessageID, error) {
+// returns their number. A late receipt may still raise them.
+func (s *Store) CloseOwnUnconfirmed(ctx context.Context, term fleet.Term) (int, error) {
 	var closed []fleet.Message
 	err := s.Fenced(ctx, term, func(ctx context.Context) (err error) {
 		closed, err = s.changeMessages(ctx, time.Time{}, closeUnconfirmed+`
@@ -95,9 +106,9 @@ func (s *Store) CloseOwnUnconfirmed(ctx context.Context, term fleet.Term) ([]fle
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("close unconfirmed messages of session %s: %w", term.SessionID, err)
+		return 0, fmt.Errorf("close unconfirmed messages of session %s: %w", term.SessionID, err)
 	}
-	return messageIDs(closed), nil
+	return len(closed), nil
 }
 
 // CloseUnconfirmed does what CloseOwnUnconfirmed does for up to limit messages of sessions without a
@@ -141,12 +152,4 @@ func (s *Store) changeUnowned(ctx context.Context, update, open string, limit in
 		return nil
 	})
 	return n, err
-}
-
-func messageIDs(messages []fleet.Message) []fleet.MessageID {
-	var ids []fleet.MessageID
-	for _, m := range messages {
-		ids = append(ids, m.ID)
-	}
-	return ids
 }
