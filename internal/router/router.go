@@ -1,0 +1,126 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/store"
+)
+
+// Reason says why a session was passed over.
+type Reason string
+
+// Reasons, from a closed set: they are told to consumers and may become metric labels.
+const (
+	ReasonStopped      Reason = "stopped"       // the operator wants it stopped
+	ReasonPaused       Reason = "paused"        // the operator holds it back; inbound goes on
+	ReasonUnpaired     Reason = "unpaired"      // it has no WhatsApp number yet, or no login any more
+	ReasonUnowned      Reason = "unowned"       // no worker holds it: none runs, or the last one's heartbeat stopped
+	ReasonDisconnected Reason = "not_connected" // its owner is not logged in at WhatsApp now
+	ReasonSilent       Reason = "silent"        // it says connected, but its socket has been quiet too long
+)
+
+// MaxSilence is how long a connected socket may show no sign of life. WhatsApp answers a ping every
+// 20 to 30 s; the worker ends a socket that is silent for 75 s, and writes what it saw with a beat.
+const MaxSilence = 90 * time.Second
+
+// noneRetry is when to try again if no session can send: about a reconnect.
+const noneRetry = 5 * time.Second
+
+// Skip is a session that was passed over.
+type Skip struct {
+	Session fleet.SessionID
+	Slug    fleet.SessionSlug
+	Reason  Reason
+}
+
+// Choice is the router's answer.
+type Choice struct {
+	Session fleet.Session // zero with an error
+	Skipped []Skip        // those before the chosen one in list order, or all
+}
+
+// Router picks sessions. Its methods are safe for use by several goroutines.
+type Router struct{ store *store.Store }
+
+// New returns a router over the sessions of this database.
+func New(s *store.Store) *Router { return &Router{store: s} }
+
+// Route picks the session of the organization that sends to this recipient. Without one it returns a
+// *fleet.CodedError, NO_SESSIONS (the organization has none) or NONE_ELIGIBLE (none can send now),
+// and a Choice that says why each was skipped.
+func (r *Router) Route(ctx context.Context, org fleet.OrgID, _ fleet.Recipient) (Choice, error) {
+	sessions, err := r.store.OrgSessions(ctx, org)
+	if err != nil {
+		return Choice{}, fmt.Errorf("route for %s: %w", org, err)
+	}
+	now, err := r.store.Now(ctx)
+	if err != nil {
+		return Choice{}, fmt.Errorf("route for %s: %w", org, err)
+	}
+	return choose(sessions, now)
+}
+
+func choose(sessions []fleet.Session, now time.Time) (Choice, error) {
+	var c Choice
+	for i := range sessions {
+		s := &sessions[i]
+		if s.Desired == fleet.DesiredDeleted {
+			continue // as good as not there
+		}
+		ok, reason := eligible(s, now)
+		if ok {
+			c.Session = *s
+			return c, nil
+		}
+		c.Skipped = append(c.Skipped, Skip{s.ID, s.Slug, reason})
+	}
+	if len(c.Skipped) == 0 {
+		return c, &fleet.CodedError{
+			Code: "NO_SESSIONS", Detail: "the organization has no session: create one and pair it", Err: fleet.ErrConflict,
+		}
+	}
+	return c, &fleet.CodedError{
+		Code: "NONE_ELIGIBLE", Detail: "no session can send now: " + tally(c.Skipped), RetryAfter: noneRetry, Err: fleet.ErrUnavailable,
+	}
+}
+
+// eligible reports whether a session may send now, and if not, the first reason.
+func eligible(s *fleet.Session, now time.Time) (bool, Reason) {
+	switch {
+	case s.Desired != fleet.DesiredRunning:
+		return false, ReasonStopped
+	case s.Paused:
+		return false, ReasonPaused
+	case s.Phone == "" || !s.CanLogin():
+		return false, ReasonUnpaired
+	case !s.LeaseLive:
+		return false, ReasonUnowned
+	// What an earlier owner saw says nothing about this one's socket.
+	case s.Observed != fleet.ObservedConnected || s.Epoch != s.LeaseEpoch:
+		return false, ReasonDisconnected
+	case now.Sub(s.AliveAt) > MaxSilence:
+		return false, ReasonSilent
+	default:
+		return true, ""
+	}
+}
+
+// tally counts reasons without naming sessions: consumers know no numbers but their own.
+func tally(skipped []Skip) string {
+	var order []Reason
+	counts := map[Reason]int{}
+	for _, s := range skipped {
+		if counts[s.Reason]++; counts[s.Reason] == 1 {
+			order = append(order, s.Reason)
+		}
+	}
+	parts := make([]string, len(order))
+	for i, reason := range order {
+		parts[i] = fmt.Sprintf("%d %s", counts[reason], strings.ReplaceAll(string(reason), "_", " "))
+	}
+	return strings.Join(parts, ", ")
+}
