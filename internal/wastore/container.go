@@ -1,0 +1,104 @@
+package wastore
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"go.mau.fi/util/dbutil"
+	"go.mau.fi/whatsmeow/store/sqlstore"
+	waLog "go.mau.fi/whatsmeow/util/log"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wafleet/wafleet/internal/seal"
+	"github.com/wafleet/wafleet/internal/store"
+)
+
+// Options of New.
+type Options struct {
+	Store      *store.Store
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // nil: not exported
+}
+
+// Container is whatsmeow's tables as one process sees them. It holds what is true for every
+// session; what belongs to one session is behind its Fence.
+type Container struct {
+	store    *store.Store
+	db       *dbutil.Database
+	ring     *seal.Ring
+	raw      *sqlstore.Container
+	lids     *lidMap
+	log      *slog.Logger
+	metrics  *metrics
+	postgres bool
+}
+
+// New returns the process's container. It touches no table.
+func New(o Options) *Container {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	db := o.Store.DB()
+	return &Container{
+		store: o.Store, db: db, ring: o.Store.Ring(),
+		// Its log lines carry phone numbers, and say nothing that an error does not.
+		raw:      sqlstore.NewWithWrappedDB(db, waLog.Noop),
+		lids:     newLIDMap(db),
+		log:      o.Log,
+		metrics:  newMetrics(o.Registerer),
+		postgres: o.Store.Postgres(),
+	}
+}
+
+// PurgeBuffers deletes, for all sessions at once, the remembered hashes of stanzas that WhatsApp
+// does not deliver again and the plaintext kept beside them. whatsmeow would do it from every
+// client, each time over the whole table. Ages under WhatsApp's 14 days of memory are refused.
+func (c *Container) PurgeBuffers(ctx context.Context, age time.Duration) (int64, error) {
+	if age < 14*24*time.Hour {
+		return 0, fmt.Errorf("purge event buffers: %s is less than the 14 days WhatsApp keeps events for", age)
+	}
+	before := time.Now().Add(-age).UnixMilli()
+	var total int64
+	for _, q := range []string{
+		`DELETE FROM whatsmeow_event_buffer WHERE insert_timestamp < $1`,
+		`DELETE FROM whatsmeow_retry_buffer WHERE timestamp < $1`,
+	} {
+		res, err := c.db.Exec(ctx, q, before)
+		if err != nil {
+			return total, fmt.Errorf("purge event buffers: %w", err)
+		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return total, fmt.Errorf("purge event buffers: %w", err)
+		}
+		total += n
+	}
+	return total, nil
+}
+
+// query is one statement in both dialects. It is written for PostgreSQL; SQLite needs neither the
+// row locks nor the casts that make PostgreSQL's parameters typed.
+type query struct{ postgres, sqlite string }
+
+var forSQLite = strings.NewReplacer("::text", "", "::bytea", "", "::bigint", "", " FOR SHARE", "")
+
+func newQuery(text string) query { return query{text, forSQLite.Replace(text)} }
+
+// fenceRow is the row a fenced statement must find: $1 session, $2 owner, $3 epoch. FOR SHARE
+// conflicts with the claim's update and FOR KEY SHARE would not: a claim waits for this write or
+// this write finds nothing.
+const fenceRow = `SELECT 1 FROM leases WHERE session_id=$1 AND owner=$2 AND epoch=$3 FOR SHARE`
+
+// fencedQuery puts the fence in front of a statement that selects from f.
+func fencedQuery(text string) query { return newQuery(`WITH f AS (` + fenceRow + `) ` + text) }
+
+func (c *Container) text(q query) string {
+	if c.postgres {
+		return q.postgres
+	}
+	return q.sqlite
+}
