@@ -222,7 +222,7 @@ func classifySend(err error, saved bool, cause error) *SendError {
 		return refused(code, reason, err)
 	}
 	// whatsmeow has no sentinel for it: WhatsApp answered the query, and knows no such user.
-	if !saved && strings.HasPrefix(err.Error(), "no LID found for ") {
+	if strings.HasPrefix(err.Error(), "no LID found for ") {
 		return refused(0, SendNotOnWhatsApp, errors.New("the recipient is not on WhatsApp"))
 	}
 	out := &SendError{Outcome: fleet.OutcomeUnknown, Err: err}

@@ -89,10 +89,6 @@ func (s *Socket) send(ctx context.Context, out Outgoing) (Sent, *SendError) {
 	if s.opts.BeginSend != nil {
 		sctx, watch = s.opts.BeginSend(c.ctx, out.JID)
 	}
-	type result struct {
-		resp whatsmeow.SendResponse
-		err  error
-	}
 	done := make(chan result, 1)
 	go func() {
 		defer c.end()
@@ -104,6 +100,7 @@ func (s *Socket) send(ctx context.Context, out Outgoing) (Sent, *SendError) {
 			r.resp, err = c.life.client.SendMessage(sctx, to, msg, whatsmeow.SendRequestExtra{ID: out.WAID, Timeout: -1})
 			return err
 		})
+		r.look(sctx, watch) // before End, which ends the context as well
 		done <- r
 	}()
 
@@ -116,24 +113,37 @@ func (s *Socket) send(ctx context.Context, out Outgoing) (Sent, *SendError) {
 		select {
 		case r = <-done:
 		case <-grace.C:
-			// whatsmeow waits for something that its context doesn't end: its send lock, a write, an answer after a
-			// reconnect. Its context has ended, so a frame that has not left yet won't; the line is of no use any more.
+			// whatsmeow waits for something that its context doesn't end: its send lock, a database, a write. Its context
+			// has ended, so a frame that has not left yet won't; but the lock can't be had back.
 			r.err = errors.New("the send did not return after its time was over")
+			r.look(sctx, watch)
 			s.finish(End{Reason: ReasonStuck, Err: r.err})
 		}
 	}
-	saved := watch == nil || watch.Saved()
-	if r.err == nil {
-		if !saved {
-			return Sent{}, &SendError{Outcome: fleet.OutcomeUnknown, Reason: SendNobodyReached,
-				Err: errors.New("acknowledged, but not encrypted for the recipient's phone")}
-		}
-		return Sent{At: r.resp.Timestamp}, nil
+	if r.err != nil {
+		return Sent{}, classifySend(r.err, r.saved, r.cause)
 	}
-	if watch != nil && watch.Err() != nil {
+	if !r.saved {
+		return Sent{}, &SendError{Outcome: fleet.OutcomeUnknown, Reason: SendNobodyReached,
+			Err: errors.New("acknowledged, but not encrypted for the recipient's phone")}
+	}
+	return Sent{At: r.resp.Timestamp}, nil
+}
+
+// result is what is known when a send is over.
+type result struct {
+	resp  whatsmeow.SendResponse
+	err   error
+	saved bool
+	cause error // why the send's context ended, nil if it did not
+}
+
+func (r *result) look(ctx context.Context, watch SendWatch) {
+	r.cause = cause(ctx)
+	r.saved = watch == nil || watch.Saved()
+	if watch != nil && r.err != nil && watch.Err() != nil && !errors.Is(r.cause, watch.Err()) {
 		r.err = fmt.Errorf("%w: %w", watch.Err(), r.err)
 	}
-	return Sent{}, classifySend(r.err, saved, cause(sctx))
 }
 
 // cause is why ctx ended, nil if it did not.
