@@ -53,6 +53,8 @@ type world struct {
 	srv    *Server
 	addr   string
 	served chan error
+	// patience is how long awaitLog waits.
+	patience time.Duration
 }
 
 func startWorld(o Options) (*world, error) {
@@ -64,7 +66,7 @@ func startWorld(o Options) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &world{srv: srv, addr: l.Addr().String(), served: make(chan error, 1)}
+	w := &world{srv: srv, addr: l.Addr().String(), served: make(chan error, 1), patience: patience}
 	go func() { w.served <- srv.Serve(l) }()
 	whatsmeow.WACertPubKey = srv.RootKey()
 	return w, nil
@@ -113,11 +115,16 @@ func openStore(t *testing.T) *sqlstore.Container {
 
 func (w *world) newClient(t *testing.T, pn string) *client {
 	t.Helper()
+	return w.newClientOver(t, pn, w.dial)
+}
+
+func (w *world) newClientOver(t *testing.T, pn string, dial func(context.Context, string, string) (net.Conn, error)) *client {
+	t.Helper()
 	var log waLog.Logger = waLog.Noop
 	if os.Getenv("WASIM_LOG") != "" {
 		log = waLog.Stdout(pn, "DEBUG", false)
 	}
-	c := &client{t: t, w: w, pn: pn, events: make(chan any, 10000), http: dialTo(w.dial)}
+	c := &client{t: t, w: w, pn: pn, events: make(chan any, 10000), http: dialTo(dial)}
 	c.Client = whatsmeow.NewClient(openStore(t).NewDevice(), log)
 	c.wire()
 	t.Cleanup(func() {
@@ -228,7 +235,7 @@ func (w *world) awaitLog(t *testing.T, n int, q Query) []Entry {
 	t.Helper()
 	wake, stop := w.srv.Watch()
 	defer stop()
-	limit := time.NewTimer(patience)
+	limit := time.NewTimer(w.patience)
 	defer limit.Stop()
 	for {
 		if es := w.srv.Log(q); len(es) >= n {

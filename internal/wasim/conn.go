@@ -194,8 +194,11 @@ func (c *conn) send(n node) { c.sendAfter(n, 0) }
 func (c *conn) sendAfter(n node, extra time.Duration) { c.enqueue(n, extra, false) }
 
 // sendLast queues a stanza after which nothing is sent or handled any more. Closing is left to the client for
-// a while.
-func (c *conn) sendLast(n node) { c.enqueue(n, 0, true) }
+// a while; the reason is what the log says about the end of the connection.
+func (c *conn) sendLast(n node, reason string) {
+	c.closeReason(reason)
+	c.enqueue(n, 0, true)
+}
 
 func (c *conn) enqueue(n node, extra time.Duration, last bool) {
 	due := time.Now().Add(extra + c.srv.faults.latency(c.session(), ""))

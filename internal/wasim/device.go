@@ -92,7 +92,7 @@ func (s *Server) unlink(d *device, by string) {
 	}
 	s.oracle.add(e)
 	if d.conn != nil && by != "client" {
-		d.conn.sendLast(node{Tag: "stream:error", Attrs: attrs{"code": "401"}, Content: []node{{Tag: "conflict", Attrs: attrs{"type": "device_removed"}}}})
+		d.conn.sendLast(node{Tag: "stream:error", Attrs: attrs{"code": "401"}, Content: []node{{Tag: "conflict", Attrs: attrs{"type": "device_removed"}}}}, "unlinked")
 	}
 	s.announceDevices(d, "remove")
 }

@@ -25,7 +25,7 @@ func (c *conn) begin(payload *waWa6.ClientPayload) {
 	if d == nil || !bytes.Equal(d.noiseKey, c.peer.static) {
 		e := c.entry(Entry{Kind: KindFailure, Error: 401, Session: pn, Device: uint16(payload.GetDevice()), Type: "unknown device"})
 		s.oracle.add(e)
-		c.sendLast(failure(401))
+		c.sendLast(failure(401), "refused")
 		return
 	}
 	c.dev = d
@@ -40,8 +40,7 @@ func (c *conn) begin(payload *waWa6.ClientPayload) {
 	}
 	s.oracle.add(c.entry(Entry{Kind: KindLogin}))
 	if d.conn != nil {
-		d.conn.closeReason("replaced")
-		d.conn.sendLast(conflict("replaced"))
+		d.conn.sendLast(conflict("replaced"), "replaced")
 	}
 	d.conn = c
 	c.send(node{Tag: "success", Attrs: attrs{
@@ -63,7 +62,7 @@ func (c *conn) refusesLogin() bool {
 		n.Attrs["code"], n.Attrs["expire"] = f.BanCode, int(f.BanExpire.Seconds())
 	}
 	c.srv.oracle.add(c.entry(Entry{Kind: KindFailure, Error: f.ConnectFailure}))
-	c.sendLast(n)
+	c.sendLast(n, "refused")
 	return true
 }
 

@@ -144,7 +144,7 @@ func (s *Server) finishPairing(c *conn, n *node) {
 	e.Session, e.Device = a.pn, p.dev.id
 	s.oracle.add(e)
 	s.announceDevices(p.dev, "add")
-	c.sendLast(node{Tag: "stream:error", Attrs: attrs{"code": "515"}}) // restart: the client logs in
+	c.sendLast(node{Tag: "stream:error", Attrs: attrs{"code": "515"}}, "paired") // restart: the client logs in
 }
 
 func (p *pairing) signedBy(signature []byte) bool {

@@ -188,7 +188,7 @@ func (s *Server) Repeat(pn string, dev uint16) bool {
 // Replace plays another login with the same keys: the present connection gets a conflict, and what it sends
 // from now on is ignored. It returns false if the companion is not online, as the next two do.
 func (s *Server) Replace(pn string, dev uint16) bool {
-	return s.withConn(pn, dev, func(_ *device, c *conn) bool { c.sendLast(conflict("replaced")); return true })
+	return s.withConn(pn, dev, func(_ *device, c *conn) bool { c.sendLast(conflict("replaced"), "replaced"); return true })
 }
 
 // Drop ends the TCP connection of a companion without a word.
