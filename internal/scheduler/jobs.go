@@ -104,6 +104,7 @@ func (o *JobOptions) retain(ctx context.Context) (int, error) {
 		older(o.Retention.Messages, o.Store.PurgeMessages),
 		older(o.Retention.Messages, o.Store.PurgeInbound),
 		older(o.Retention.Attempts, o.Store.PurgeAttempts),
+		older(o.Retention.Idempotency, o.Store.PurgeIdempotency),
 		older(o.Retention.Commands, o.Store.PurgeCommands),
 		o.PurgeBuffered,
 	} {
