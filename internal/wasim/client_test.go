@@ -25,20 +25,19 @@ import (
 // patience is how long a test waits for something that needs milliseconds.
 const patience = 20 * time.Second
 
-// shared is one server for all tests that do not change its trust anchor: whatsmeow keeps that in a global.
-// Each test uses numbers of its own.
-var shared *world
+// testCA signs for the servers of all tests: whatsmeow keeps its trust anchor in a global, which must not change
+// while clients of an earlier test still end.
+var testCA *authority
 
 func TestMain(m *testing.M) {
-	w, err := startWorld(Options{FewKeys: true, Log: testLog()})
+	ca, err := newAuthority()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	shared = w
-	code := m.Run()
-	w.stop()
-	os.Exit(code)
+	testCA = ca
+	whatsmeow.WACertPubKey = *ca.root.Pub
+	os.Exit(m.Run())
 }
 
 func testLog() *slog.Logger {
@@ -57,25 +56,36 @@ type world struct {
 	patience time.Duration
 }
 
-func startWorld(o Options) (*world, error) {
-	srv, err := New(o)
-	if err != nil {
-		return nil, err
-	}
+// newWorld starts a server that ends with the test.
+func newWorld(t *testing.T) *world {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
-	w := &world{srv: srv, addr: l.Addr().String(), served: make(chan error, 1), patience: patience}
-	go func() { w.served <- srv.Serve(l) }()
-	whatsmeow.WACertPubKey = srv.RootKey()
-	return w, nil
+	w := serve(t, l)
+	w.addr = l.Addr().String()
+	t.Cleanup(func() { w.stop(t) })
+	return w
 }
 
-func (w *world) stop() {
+func serve(t *testing.T, l net.Listener) *world {
+	t.Helper()
+	srv, err := New(Options{FewKeys: true, Log: testLog()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.ca = testCA
+	w := &world{srv: srv, served: make(chan error, 1), patience: patience}
+	go func() { w.served <- srv.Serve(l) }()
+	return w
+}
+
+func (w *world) stop(t *testing.T) {
+	t.Helper()
 	w.srv.Close()
 	if err := <-w.served; err != nil {
-		panic(err)
+		t.Errorf("Serve = %v", err)
 	}
 }
 

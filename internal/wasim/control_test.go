@@ -22,13 +22,13 @@ func call(t *testing.T, h http.Handler, method, path, body string, headers ...st
 	for i := 0; i+1 < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, r)
 	var out map[string]any
-	if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil {
-		t.Fatalf("%s %s answered %d %q, which is not JSON: %v", method, path, w.Code, w.Body, err)
+	if err := json.Unmarshal(rec.Body.Bytes(), &out); err != nil {
+		t.Fatalf("%s %s answered %d %q, which is not JSON: %v", method, path, rec.Code, rec.Body, err)
 	}
-	return w.Code, out
+	return rec.Code, out
 }
 
 func TestBadInputToTheControlAPIIsRefusedClearlyAndChangesNothing(t *testing.T) {
@@ -111,16 +111,17 @@ func TestTheControlAPIRefusesPagesOfOtherOrigins(t *testing.T) {
 	r := httptest.NewRequest("POST", "/sim/phones", strings.NewReader(`{"pn":"5511900000001"}`))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Sec-Fetch-Site", "cross-site")
-	w := httptest.NewRecorder()
-	s.Handler().ServeHTTP(w, r)
-	if w.Code != http.StatusForbidden || len(s.Phones()) != 0 {
-		t.Errorf("POST from another origin = %d with %d phones, want 403 and none", w.Code, len(s.Phones()))
+	rec := httptest.NewRecorder()
+	s.Handler().ServeHTTP(rec, r)
+	if rec.Code != http.StatusForbidden || len(s.Phones()) != 0 {
+		t.Errorf("POST from another origin = %d with %d phones, want 403 and none", rec.Code, len(s.Phones()))
 	}
 }
 
 func TestAConversationCanBeSteeredOverHTTP(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000601", "5511900000602"
-	h := shared.srv.Handler()
+	h := w.srv.Handler()
 	must := func(want int, method, path, body string) map[string]any {
 		t.Helper()
 		status, out := call(t, h, method, path, body)
@@ -129,12 +130,12 @@ func TestAConversationCanBeSteeredOverHTTP(t *testing.T) {
 		}
 		return out
 	}
-	root := shared.srv.RootKey()
+	root := w.srv.RootKey()
 	if out := must(200, "GET", "/sim/root", ""); out["pub"] != hex.EncodeToString(root[:]) {
 		t.Errorf("root = %v", out)
 	}
 	must(201, "POST", "/sim/phones", `{"pn":"`+contact+`","pushName":"Contact"}`)
-	c := shared.newClient(t, pn)
+	c := w.newClient(t, pn)
 	if err := c.Connect(); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +166,7 @@ func TestAConversationCanBeSteeredOverHTTP(t *testing.T) {
 		t.Errorf("log = %v, want one entry", out)
 	}
 	must(201, "POST", "/sim/log/lease", `{"sessionId":"s","worker":"w","epoch":3}`)
-	if got := shared.srv.Log(Query{Kind: KindLease, SessionID: "s"}); len(got) != 1 || got[0].Epoch != 3 {
+	if got := w.srv.Log(Query{Kind: KindLease, SessionID: "s"}); len(got) != 1 || got[0].Epoch != 3 {
 		t.Errorf("lease in the log = %+v", got)
 	}
 	if out = must(200, "GET", "/sim/stats", ""); out["online"].(float64) < 1 {
@@ -176,23 +177,24 @@ func TestAConversationCanBeSteeredOverHTTP(t *testing.T) {
 }
 
 func TestThePageIsServedWholeAndLoadsNothingFromElsewhere(t *testing.T) {
+	w := newWorld(t)
 	for path, want := range map[string]string{"/sim/": "<title>", "/sim/page/page.js": "use strict", "/sim/page/page.css": ":root"} {
-		w := httptest.NewRecorder()
-		shared.srv.Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
-		body, err := io.ReadAll(w.Body)
+		rec := httptest.NewRecorder()
+		w.srv.Handler().ServeHTTP(rec, httptest.NewRequest("GET", path, nil))
+		body, err := io.ReadAll(rec.Body)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if w.Code != 200 || !strings.Contains(string(body), want) {
-			t.Errorf("GET %s = %d, want 200 with %q in it", path, w.Code, want)
+		if rec.Code != 200 || !strings.Contains(string(body), want) {
+			t.Errorf("GET %s = %d, want 200 with %q in it", path, rec.Code, want)
 		}
 		if strings.Contains(string(body), "http://") || strings.Contains(string(body), "https://") {
 			t.Errorf("%s names another host", path)
 		}
 	}
-	w := httptest.NewRecorder()
-	shared.srv.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/mms/image/x", nil))
-	if w.Code != http.StatusNotFound {
-		t.Errorf("a media path answers %d, want 404", w.Code)
+	rec := httptest.NewRecorder()
+	w.srv.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/mms/image/x", nil))
+	if rec.Code != http.StatusNotFound {
+		t.Errorf("a media path answers %d, want 404", rec.Code)
 	}
 }

@@ -9,10 +9,11 @@ import (
 )
 
 func TestASecondLoginReplacesTheFirstWhoseStanzasThenCountForNothing(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000301", "5511900000302"
-	c := shared.paired(t, pn)
-	phone := shared.srv.Phone(contact)
-	twin := &client{t: t, w: shared, pn: pn, events: make(chan any, 1000), http: dialTo(shared.dial)}
+	c := w.paired(t, pn)
+	phone := w.srv.Phone(contact)
+	twin := &client{t: t, w: w, pn: pn, events: make(chan any, 1000), http: dialTo(w.dial)}
 	twin.Client = whatsmeow.NewClient(c.Store, waLog.Noop)
 	twin.wire()
 	if err := twin.Connect(); err != nil {
@@ -21,7 +22,7 @@ func TestASecondLoginReplacesTheFirstWhoseStanzasThenCountForNothing(t *testing.
 	t.Cleanup(twin.Disconnect)
 	await[*events.Connected](twin, nil)
 	await[*events.StreamReplaced](c, nil)
-	es := shared.awaitLog(t, 1, Query{Session: pn, Kind: KindStream})
+	es := w.awaitLog(t, 1, Query{Session: pn, Kind: KindStream})
 	if es[0].Type != "replaced" {
 		t.Errorf("stream error in the log = %+v, want replaced", es[0])
 	}
@@ -30,12 +31,13 @@ func TestASecondLoginReplacesTheFirstWhoseStanzasThenCountForNothing(t *testing.
 }
 
 func TestStanzasOfAReplacedConnectionAreLoggedAndIgnored(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000303", "5511900000304"
-	c := shared.paired(t, pn)
-	phone := shared.srv.Phone(contact)
+	c := w.paired(t, pn)
+	phone := w.srv.Phone(contact)
 	c.mustText("CC02", pnJID(contact), "before")
 	phone.awaitID(t, "CC02")
-	if !shared.srv.Replace(pn, 1) {
+	if !w.srv.Replace(pn, 1) {
 		t.Fatal("Replace = false for a companion that is online")
 	}
 	await[*events.StreamReplaced](c, nil)
@@ -44,16 +46,17 @@ func TestStanzasOfAReplacedConnectionAreLoggedAndIgnored(t *testing.T) {
 	if err := c.DangerousInternals().SendNode(t.Context(), stale); err != nil {
 		t.Fatal(err)
 	}
-	shared.awaitEntry(t, Query{Session: pn, Kind: KindIgnored, ID: "CC02"}, func(e Entry) bool { return e.Type == KindReceipt })
-	for _, e := range shared.srv.Log(Query{Session: pn, Dir: DirIn, Kind: KindReceipt, ID: "CC02"}) {
+	w.awaitEntry(t, Query{Session: pn, Kind: KindIgnored, ID: "CC02"}, func(e Entry) bool { return e.Type == KindReceipt })
+	for _, e := range w.srv.Log(Query{Session: pn, Dir: DirIn, Kind: KindReceipt, ID: "CC02"}) {
 		t.Errorf("a receipt of a replaced connection was handled: %+v", e)
 	}
 }
 
 func TestUnlinkingOnThePhoneLogsTheCompanionOut(t *testing.T) {
+	w := newWorld(t)
 	const pn = "5511900000305"
-	c := shared.paired(t, pn)
-	phone := shared.srv.Phone(pn)
+	c := w.paired(t, pn)
+	phone := w.srv.Phone(pn)
 	if got := phone.Devices(); len(got) != 1 || got[0] != 1 {
 		t.Fatalf("Devices() = %v, want [1]", got)
 	}
@@ -69,31 +72,33 @@ func TestUnlinkingOnThePhoneLogsTheCompanionOut(t *testing.T) {
 	if err := phone.Unlink(1); err == nil {
 		t.Error("Unlink of a device that is gone = nil, want an error")
 	}
-	if es := shared.awaitLog(t, 1, Query{Session: pn, Kind: KindLogout}); es[0].Type != "phone" {
+	if es := w.awaitLog(t, 1, Query{Session: pn, Kind: KindLogout}); es[0].Type != "phone" {
 		t.Errorf("logout in the log = %+v, want by the phone", es[0])
 	}
 }
 
 func TestALogoutOfTheClientRemovesTheCompanion(t *testing.T) {
+	w := newWorld(t)
 	const pn = "5511900000306"
-	c := shared.paired(t, pn)
+	c := w.paired(t, pn)
 	if err := c.Logout(t.Context()); err != nil {
 		t.Fatalf("Logout = %v", err)
 	}
-	es := shared.awaitLog(t, 1, Query{Session: pn, Kind: KindLogout})
+	es := w.awaitLog(t, 1, Query{Session: pn, Kind: KindLogout})
 	if es[0].Type != "client" || es[0].Device != 1 {
 		t.Errorf("logout in the log = %+v, want device 1 by the client", es[0])
 	}
-	if got := shared.srv.Phone(pn).Devices(); len(got) != 0 {
+	if got := w.srv.Phone(pn).Devices(); len(got) != 0 {
 		t.Errorf("Devices() after Logout = %v, want none", got)
 	}
 }
 
 func TestALoginWithAForgottenDeviceIsRefused(t *testing.T) {
+	w := newWorld(t)
 	const pn = "5511900000307"
-	c := shared.paired(t, pn)
+	c := w.paired(t, pn)
 	c.Disconnect()
-	if err := shared.srv.Phone(pn).Unlink(1); err != nil {
+	if err := w.srv.Phone(pn).Unlink(1); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Connect(); err != nil {
@@ -105,25 +110,27 @@ func TestALoginWithAForgottenDeviceIsRefused(t *testing.T) {
 }
 
 func TestADroppedConnectionComesBackByItself(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000308", "5511900000309"
-	c := shared.paired(t, pn)
-	phone := shared.srv.Phone(contact)
-	if !shared.srv.Drop(pn, 1) {
+	c := w.paired(t, pn)
+	phone := w.srv.Phone(contact)
+	if !w.srv.Drop(pn, 1) {
 		t.Fatal("Drop = false for a companion that is online")
 	}
 	await[*events.Disconnected](c, nil)
 	await[*events.Connected](c, nil)
 	c.mustText("CC03", pnJID(contact), "back again")
 	phone.awaitID(t, "CC03")
-	es := shared.srv.Log(Query{Session: pn, Kind: KindClose})
+	es := w.srv.Log(Query{Session: pn, Kind: KindClose})
 	if len(es) == 0 || es[0].Type != "dropped" {
 		t.Errorf("closes in the log = %+v, want one that was dropped", es)
 	}
 }
 
 func TestAQRCodeIsGoodForOnePhoneAndOnlyWhileItsConnectionLives(t *testing.T) {
+	w := newWorld(t)
 	const pn, late = "5511900000310", "5511900000311"
-	c := shared.newClient(t, pn)
+	c := w.newClient(t, pn)
 	if err := c.Connect(); err != nil {
 		t.Fatal(err)
 	}
@@ -131,31 +138,32 @@ func TestAQRCodeIsGoodForOnePhoneAndOnlyWhileItsConnectionLives(t *testing.T) {
 	for name, bad := range map[string]string{
 		"empty": "", "not a code": "hello", "keys are not base64": "2@ref,@@,@@,@@", "keys are too short": "2@ref,AAAA,AAAA,AAAA",
 	} {
-		if err := shared.srv.Phone(pn).ScanQR(t.Context(), bad); err == nil {
+		if err := w.srv.Phone(pn).ScanQR(t.Context(), bad); err == nil {
 			t.Errorf("ScanQR(%s) = nil, want an error", name)
 		}
 	}
-	if err := shared.srv.Phone(pn).ScanQR(t.Context(), qr); err != nil {
+	if err := w.srv.Phone(pn).ScanQR(t.Context(), qr); err != nil {
 		t.Fatalf("ScanQR = %v", err)
 	}
-	if err := shared.srv.Phone(late).ScanQR(t.Context(), qr); err == nil {
+	if err := w.srv.Phone(late).ScanQR(t.Context(), qr); err == nil {
 		t.Error("scanning a code again = nil, want an error")
 	}
 	await[*events.Connected](c, nil)
 	c.Disconnect()
-	shared.awaitLog(t, 1, Query{Session: pn, Kind: KindClose})
-	if err := shared.srv.Phone(late).ScanQR(t.Context(), qr); err == nil {
+	w.awaitLog(t, 1, Query{Session: pn, Kind: KindClose})
+	if err := w.srv.Phone(late).ScanQR(t.Context(), qr); err == nil {
 		t.Error("scanning a code of a closed connection = nil, want an error")
 	}
-	if got := shared.srv.Phone(late).Devices(); len(got) != 0 {
+	if got := w.srv.Phone(late).Devices(); len(got) != 0 {
 		t.Errorf("the second phone has devices %v, want none", got)
 	}
 }
 
 func TestAWrongPairingCodeIsRefusedAndTheRightOneStillWorks(t *testing.T) {
+	w := newWorld(t)
 	const pn = "5511900000312"
-	c := shared.newClient(t, pn)
-	phone := shared.srv.Phone(pn)
+	c := w.newClient(t, pn)
+	phone := w.srv.Phone(pn)
 	if err := phone.EnterCode(t.Context(), "ABCDEFGH"); err == nil {
 		t.Error("EnterCode with nothing pending = nil, want an error")
 	}

@@ -26,29 +26,23 @@ func (c *client) textWithin(d time.Duration, id, to string) error {
 	return err
 }
 
-// withFault sets a fault for the time of the test.
-func withFault(t *testing.T, scope Scope, f Fault) {
-	t.Helper()
-	shared.srv.SetFault(scope, f)
-	t.Cleanup(func() { shared.srv.SetFault(scope, Fault{}) })
-}
-
 func TestARefusedMessageIsNotRelayedAndItsAckCarriesTheCode(t *testing.T) {
+	w := newWorld(t)
 	const pn = "5511900000401"
-	c := shared.paired(t, pn)
+	c := w.paired(t, pn)
 	for i, code := range []int{403, 463, 479, 429} {
 		contact := []string{"5511900000402", "5511900000403", "5511900000404", "5511900000405"}[i]
 		id := "DD0" + contact[len(contact)-1:]
-		phone := shared.srv.Phone(contact)
-		withFault(t, Scope{Session: pn, Recipient: contact}, Fault{AckError: code})
+		phone := w.srv.Phone(contact)
+		w.srv.SetFault(Scope{Session: pn, Recipient: contact}, Fault{AckError: code})
 		if err := c.textWithin(patience, id, contact); !errors.Is(err, whatsmeow.ErrServerReturnedError) {
 			t.Errorf("SendMessage with ack error %d = %v, want ErrServerReturnedError", code, err)
 		}
-		es := shared.srv.Log(Query{ID: id, Kind: KindMessage, Dir: DirIn})
+		es := w.srv.Log(Query{ID: id, Kind: KindMessage, Dir: DirIn})
 		if len(es) != 1 || es[0].Error != code || es[0].Relayed {
 			t.Errorf("log of a refused message = %+v, want error %d and not relayed", es, code)
 		}
-		acks := shared.awaitLog(t, 1, Query{ID: id, Kind: KindAck, Dir: DirOut})
+		acks := w.awaitLog(t, 1, Query{ID: id, Kind: KindAck, Dir: DirOut})
 		if acks[0].Error != code || acks[0].Recipient != pn {
 			t.Errorf("ack in the log = %+v, want error %d to %s", acks[0], code, pn)
 		}
@@ -59,9 +53,10 @@ func TestARefusedMessageIsNotRelayedAndItsAckCarriesTheCode(t *testing.T) {
 }
 
 func TestALimitedRefusalEndsByItself(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000406", "5511900000407"
-	c, phone := shared.paired(t, pn), shared.srv.Phone(contact)
-	withFault(t, Scope{Recipient: contact}, Fault{AckError: 463, AckErrorNext: 2})
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
+	w.srv.SetFault(Scope{Recipient: contact}, Fault{AckError: 463, AckErrorNext: 2})
 	for _, id := range []string{"DD10", "DD11"} {
 		if err := c.textWithin(patience, id, contact); err == nil {
 			t.Errorf("SendMessage(%s) = nil, want an error", id)
@@ -69,7 +64,7 @@ func TestALimitedRefusalEndsByItself(t *testing.T) {
 	}
 	c.mustText("DD12", pnJID(contact), "third")
 	phone.awaitID(t, "DD12")
-	for _, f := range shared.srv.Faults() {
+	for _, f := range w.srv.Faults() {
 		if f.Scope.Recipient == contact {
 			t.Errorf("a used-up fault is still listed: %+v", f)
 		}
@@ -77,51 +72,54 @@ func TestALimitedRefusalEndsByItself(t *testing.T) {
 }
 
 func TestALostAckLeavesTheMessageDeliveredAndTheSenderWaiting(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000408", "5511900000409"
-	c, phone := shared.paired(t, pn), shared.srv.Phone(contact)
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
 	for name, f := range map[string]Fault{"DD20": {DropNextAcks: 1}, "DD21": {DropAcks: true}} {
-		withFault(t, Scope{Session: pn}, f)
+		w.srv.SetFault(Scope{Session: pn}, f)
 		if err := c.textWithin(brief, name, contact); !errors.Is(err, whatsmeow.ErrMessageTimedOut) {
 			t.Errorf("SendMessage with %+v = %v, want ErrMessageTimedOut", f, err)
 		}
 		phone.awaitID(t, name)
-		shared.srv.SetFault(Scope{Session: pn}, Fault{})
+		w.srv.SetFault(Scope{Session: pn}, Fault{})
 	}
 	c.mustText("DD22", pnJID(contact), "acknowledged again")
 }
 
 func TestAConnectionClosedBeforeTheAckHasRelayedTheMessageOnce(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000410", "5511900000411"
-	c, phone := shared.paired(t, pn), shared.srv.Phone(contact)
-	withFault(t, Scope{Session: pn}, Fault{CloseBeforeAck: 1})
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
+	w.srv.SetFault(Scope{Session: pn}, Fault{CloseBeforeAck: 1})
 	c.mustText("DD30", pnJID(contact), "at the edge") // whatsmeow sends the frame again after reconnecting
 	phone.await(t, func(r Received) bool { return r.ID == "DD30" && r.Duplicate })
-	in := shared.srv.Log(Query{ID: "DD30", Kind: KindMessage, Dir: DirIn})
+	in := w.srv.Log(Query{ID: "DD30", Kind: KindMessage, Dir: DirIn})
 	if len(in) != 2 || in[0].Conn == in[1].Conn {
 		t.Errorf("log = %+v, want the message on two connections", in)
 	}
-	if es := shared.srv.Log(Query{Session: pn, Kind: KindClose}); len(es) == 0 || es[0].Type != "before ack" {
+	if es := w.srv.Log(Query{Session: pn, Kind: KindClose}); len(es) == 0 || es[0].Type != "before ack" {
 		t.Errorf("closes = %+v, want one before an ack", es)
 	}
 }
 
 func TestAKeyRequestCanFailOrStayUnanswered(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000412", "5511900000413"
-	c, phone := shared.paired(t, pn), shared.srv.Phone(contact)
-	withFault(t, Scope{Session: pn, Recipient: contact}, Fault{KeyFetch: 429})
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
+	w.srv.SetFault(Scope{Session: pn, Recipient: contact}, Fault{KeyFetch: 429})
 	// whatsmeow alone skips devices whose keys it did not get, and the server acknowledges what reaches nobody.
 	c.mustText("DD40", pnJID(contact), "for nobody")
-	if es := shared.awaitLog(t, 1, Query{ID: "DD40", Kind: KindMessage, Dir: DirIn}); es[0].Relayed {
+	if es := w.awaitLog(t, 1, Query{ID: "DD40", Kind: KindMessage, Dir: DirIn}); es[0].Relayed {
 		t.Errorf("log of a message without ciphertext for the recipient = %+v, want it not relayed", es[0])
 	}
-	shared.srv.SetFault(Scope{Session: pn, Recipient: contact}, Fault{KeyFetch: -1})
+	w.srv.SetFault(Scope{Session: pn, Recipient: contact}, Fault{KeyFetch: -1})
 	ctx, cancel := context.WithTimeout(t.Context(), brief)
 	defer cancel()
 	_, err := c.SendMessage(ctx, pnJID(contact), &waE2E.Message{Conversation: proto.String("x")}, whatsmeow.SendRequestExtra{ID: "DD41"})
 	if err == nil || ctx.Err() == nil {
 		t.Errorf("SendMessage without an answer to its key request = %v, want an error at the deadline", err)
 	}
-	shared.srv.SetFault(Scope{Session: pn, Recipient: contact}, Fault{})
+	w.srv.SetFault(Scope{Session: pn, Recipient: contact}, Fault{})
 	c.mustText("DD42", pnJID(contact), "keys again")
 	phone.awaitID(t, "DD42")
 	for _, r := range phone.Received() {
@@ -132,6 +130,7 @@ func TestAKeyRequestCanFailOrStayUnanswered(t *testing.T) {
 }
 
 func TestLoginsAreRefusedWithTheReasonOfTheFault(t *testing.T) {
+	w := newWorld(t)
 	for reason, check := range map[int]func(*client) bool{
 		401: func(c *client) bool { return await[*events.LoggedOut](c, nil).Reason == 401 },
 		402: func(c *client) bool {
@@ -143,8 +142,8 @@ func TestLoginsAreRefusedWithTheReasonOfTheFault(t *testing.T) {
 		406: func(c *client) bool { return await[*events.LoggedOut](c, nil).Reason == 406 },
 	} {
 		pn := "55119000005" + string([]byte{'0', byte('0' + reason - 400)})
-		c := shared.paired(t, pn)
-		withFault(t, Scope{Session: pn}, Fault{ConnectFailure: reason, BanCode: 101, BanExpire: time.Hour})
+		c := w.paired(t, pn)
+		w.srv.SetFault(Scope{Session: pn}, Fault{ConnectFailure: reason, BanCode: 101, BanExpire: time.Hour})
 		c.Disconnect()
 		if err := c.Connect(); err != nil {
 			t.Fatal(err)
@@ -152,31 +151,32 @@ func TestLoginsAreRefusedWithTheReasonOfTheFault(t *testing.T) {
 		if !check(c) {
 			t.Errorf("connect failure %d led to a wrong event", reason)
 		}
-		if es := shared.awaitLog(t, 1, Query{Session: pn, Kind: KindFailure}); es[0].Error != reason {
+		if es := w.awaitLog(t, 1, Query{Session: pn, Kind: KindFailure}); es[0].Error != reason {
 			t.Errorf("failure in the log = %+v, want %d", es[0], reason)
 		}
 	}
 }
 
 func TestRefusedDialsFailBeforeTheWebsocketOpensOnceTheSessionIsKnown(t *testing.T) {
+	w := newWorld(t)
 	const pn = "5511900000414"
-	c := shared.newClient(t, pn)
+	c := w.newClient(t, pn)
 	c.WebSocketHeaders = http.Header{
 		HeaderWorker: {"worker-1"}, HeaderSession: {"session-414"}, HeaderEpoch: {"7"}, HeaderGeneration: {"3"},
 	}
 	c.EnableAutoReconnect = false
 	c.pair()
 	c.Disconnect()
-	withFault(t, Scope{Session: pn}, Fault{RefuseDials: true})
+	w.srv.SetFault(Scope{Session: pn}, Fault{RefuseDials: true})
 	if err := c.Connect(); !errors.Is(err, socket.ErrDialFailed) {
 		t.Errorf("Connect while dials are refused = %v, want an error", err)
 	}
-	es := shared.awaitLog(t, 1, Query{SessionID: "session-414", Kind: KindDial})
-	last := shared.srv.Log(Query{SessionID: "session-414", Kind: KindDial, Tail: 1})[0]
+	es := w.awaitLog(t, 1, Query{SessionID: "session-414", Kind: KindDial})
+	last := w.srv.Log(Query{SessionID: "session-414", Kind: KindDial, Tail: 1})[0]
 	if last.Error != 1 || last.Worker != "worker-1" || last.Epoch != 7 || last.Generation != 3 {
 		t.Errorf("last dial = %+v of %d, want it refused, with the headers of the dial", last, len(es))
 	}
-	shared.srv.SetFault(Scope{Session: pn}, Fault{})
+	w.srv.SetFault(Scope{Session: pn}, Fault{})
 	if err := c.Connect(); err != nil {
 		t.Fatalf("Connect after clearing the fault = %v", err)
 	}
@@ -184,34 +184,36 @@ func TestRefusedDialsFailBeforeTheWebsocketOpensOnceTheSessionIsKnown(t *testing
 }
 
 func TestRefusedDialsWithoutHeadersAreDroppedAtTheLogin(t *testing.T) {
+	w := newWorld(t)
 	const pn = "5511900000415"
-	c := shared.paired(t, pn)
+	c := w.paired(t, pn)
 	c.EnableAutoReconnect = false
 	c.Disconnect()
-	shared.awaitLog(t, 1, Query{Session: pn, Kind: KindClose})
-	withFault(t, Scope{Session: pn}, Fault{RefuseDials: true})
+	w.awaitLog(t, 1, Query{Session: pn, Kind: KindClose})
+	w.srv.SetFault(Scope{Session: pn}, Fault{RefuseDials: true})
 	_ = c.Connect() // the handshake itself succeeds
-	shared.awaitEntry(t, Query{Session: pn, Kind: KindClose}, func(e Entry) bool { return e.Type == "refused" })
-	if got := shared.srv.Log(Query{Session: pn, Kind: KindLogin}); len(got) != 1 {
+	w.awaitEntry(t, Query{Session: pn, Kind: KindClose}, func(e Entry) bool { return e.Type == "refused" })
+	if got := w.srv.Log(Query{Session: pn, Kind: KindLogin}); len(got) != 1 {
 		t.Errorf("%d logins, want only the first", len(got))
 	}
 }
 
 func TestLatencyDelaysWhatTheServerSends(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact, slow = "5511900000416", "5511900000417", "5511900000418"
-	c := shared.paired(t, pn)
-	shared.srv.Phone(contact)
-	shared.srv.Phone(slow)
+	c := w.paired(t, pn)
+	w.srv.Phone(contact)
+	w.srv.Phone(slow)
 	c.mustText("DD50", pnJID(contact), "gets the keys")
 	c.mustText("DD51", pnJID(slow), "gets the keys")
 	const delay = 300 * time.Millisecond
-	withFault(t, Scope{Recipient: slow}, Fault{Latency: delay})
+	w.srv.SetFault(Scope{Recipient: slow}, Fault{Latency: delay})
 	start := time.Now()
 	c.mustText("DD52", pnJID(slow), "slow")
 	if took := time.Since(start); took < delay {
 		t.Errorf("ack of a slow recipient after %v, want at least %v", took, delay)
 	}
-	withFault(t, Scope{Session: pn}, Fault{Latency: delay})
+	w.srv.SetFault(Scope{Session: pn}, Fault{Latency: delay})
 	start = time.Now()
 	c.mustText("DD53", pnJID(contact), "slow too")
 	if took := time.Since(start); took < delay {
@@ -220,16 +222,17 @@ func TestLatencyDelaysWhatTheServerSends(t *testing.T) {
 }
 
 func TestAMutedConnectionIsReadAndGetsNothing(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000419", "5511900000420"
-	c, phone := shared.paired(t, pn), shared.srv.Phone(contact)
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
 	c.mustText("DD60", pnJID(contact), "heard")
-	if !shared.srv.Mute(pn, 1) {
+	if !w.srv.Mute(pn, 1) {
 		t.Fatal("Mute = false for a companion that is online")
 	}
 	if err := c.textWithin(brief, "DD61", contact); !errors.Is(err, whatsmeow.ErrMessageTimedOut) {
 		t.Errorf("SendMessage on a muted connection = %v, want ErrMessageTimedOut", err)
 	}
-	shared.awaitLog(t, 1, Query{Session: pn, Kind: KindIgnored, ID: "DD61"})
+	w.awaitLog(t, 1, Query{Session: pn, Kind: KindIgnored, ID: "DD61"})
 	id, err := phone.SendText(t.Context(), pn, "for later")
 	if err != nil {
 		t.Fatal(err)

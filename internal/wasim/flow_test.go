@@ -8,22 +8,24 @@ import (
 )
 
 func TestPairingByQRLeadsToALoginUnderTheScannedNumber(t *testing.T) {
+	w := newWorld(t)
 	const pn = "5511900000101"
-	c := shared.paired(t, pn)
+	c := w.paired(t, pn)
 	if got := c.Store.ID.User; got != pn {
 		t.Errorf("paired as %s, want %s", got, pn)
 	}
-	if got, want := c.Store.LID.User, shared.srv.Phone(pn).LID().User; got != want {
+	if got, want := c.Store.LID.User, w.srv.Phone(pn).LID().User; got != want {
 		t.Errorf("LID after pairing = %s, want %s", got, want)
 	}
-	if es := shared.awaitLog(t, 1, Query{Session: pn, Kind: KindLogin}); es[0].Device != 1 {
+	if es := w.awaitLog(t, 1, Query{Session: pn, Kind: KindLogin}); es[0].Device != 1 {
 		t.Errorf("logged in as device %d, want 1", es[0].Device)
 	}
 }
 
 func TestPairingByPhoneCodeLeadsToALogin(t *testing.T) {
+	w := newWorld(t)
 	const pn = "5511900000102"
-	c := shared.newClient(t, pn)
+	c := w.newClient(t, pn)
 	if err := c.Connect(); err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +34,7 @@ func TestPairingByPhoneCodeLeadsToALogin(t *testing.T) {
 	if err != nil {
 		t.Fatalf("PairPhone = %v", err)
 	}
-	if err = shared.srv.Phone(pn).EnterCode(t.Context(), code); err != nil {
+	if err = w.srv.Phone(pn).EnterCode(t.Context(), code); err != nil {
 		t.Fatalf("EnterCode(%q) = %v", code, err)
 	}
 	await[*events.Connected](c, nil)
@@ -42,9 +44,10 @@ func TestPairingByPhoneCodeLeadsToALogin(t *testing.T) {
 }
 
 func TestATextReachesThePhoneAndItsReplyComesBack(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000103", "5511900000104"
-	c := shared.paired(t, pn)
-	phone := shared.srv.Phone(contact)
+	c := w.paired(t, pn)
+	phone := w.srv.Phone(contact)
 	c.mustText("AA03", pnJID(contact), "hello")
 	r := phone.awaitID(t, "AA03")
 	if r.Text != "hello" || r.Sender != pn || r.Chat != pn || r.Device != 1 || r.Duplicate || r.FromMe {

@@ -11,8 +11,9 @@ import (
 )
 
 func TestAMessageIsReportedDeliveredAndThenRead(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000201", "5511900000202"
-	c, phone := shared.paired(t, pn), shared.srv.Phone(contact)
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
 	c.mustText("BB01", pnJID(contact), "read me")
 	phone.awaitID(t, "BB01")
 	await(c, func(r *events.Receipt) bool {
@@ -28,25 +29,27 @@ func TestAMessageIsReportedDeliveredAndThenRead(t *testing.T) {
 }
 
 func TestAMessageForAnInactiveCompanionIsReportedInactive(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000203", "5511900000204"
-	c, other := shared.paired(t, pn), shared.paired(t, contact)
+	c, other := w.paired(t, pn), w.paired(t, contact)
 	c.mustText("BB02", pnJID(contact), "are you there")
 	other.awaitText("are you there")
 	r := await(c, func(r *events.Receipt) bool { return r.MessageIDs[0] == "BB02" && r.Sender.Device != 0 })
 	if r.Type != types.ReceiptTypeInactive {
 		t.Errorf("receipt of a companion that is not available = %q, want inactive", r.Type)
 	}
-	shared.awaitLog(t, 1, Query{Session: contact, Dir: DirIn, Kind: KindReceipt, ID: "BB02"})
+	w.awaitLog(t, 1, Query{Session: contact, Dir: DirIn, Kind: KindReceipt, ID: "BB02"})
 }
 
 func TestAutoReadAndAutoReplyAnswerNewMessagesOnly(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000205", "5511900000206"
-	c, phone := shared.paired(t, pn), shared.srv.Phone(contact)
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
 	phone.AutoRead(true)
 	phone.AutoReply(func(r Received) string { return "echo " + r.Text })
 	c.mustText("BB03", pnJID(contact), "one")
 	c.awaitText("echo one")
-	shared.awaitLog(t, 1, Query{Session: pn, Dir: DirOut, Kind: KindReceipt, ID: "BB03"})
+	w.awaitLog(t, 1, Query{Session: pn, Dir: DirOut, Kind: KindReceipt, ID: "BB03"})
 	c.mustText("BB03", pnJID(contact), "one")
 	phone.await(t, func(r Received) bool { return r.ID == "BB03" && r.Duplicate })
 	c.mustText("BB04", pnJID(contact), "two")
@@ -56,8 +59,9 @@ func TestAutoReadAndAutoReplyAnswerNewMessagesOnly(t *testing.T) {
 }
 
 func TestARepeatedIDIsTwiceInTheLogAndOnceForTheUser(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000207", "5511900000208"
-	c, phone := shared.paired(t, pn), shared.srv.Phone(contact)
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
 	c.mustText("BB05", pnJID(contact), "only once")
 	c.mustText("BB05", pnJID(contact), "only once")
 	phone.await(t, func(r Received) bool { return r.ID == "BB05" && r.Duplicate })
@@ -70,23 +74,24 @@ func TestARepeatedIDIsTwiceInTheLogAndOnceForTheUser(t *testing.T) {
 	if fresh != 1 {
 		t.Errorf("the phone shows the message %d times, want once", fresh)
 	}
-	in := shared.srv.Log(Query{Session: pn, Recipient: contact, Dir: DirIn, Kind: KindMessage, ID: "BB05"})
+	in := w.srv.Log(Query{Session: pn, Recipient: contact, Dir: DirIn, Kind: KindMessage, ID: "BB05"})
 	if len(in) != 2 || !in[0].Relayed || !in[1].Relayed {
 		t.Errorf("log of the message = %+v, want two entries, both relayed", in)
 	}
 }
 
 func TestARepeatedStanzaIsDeliveredTwiceAndHandledOnceByTheClient(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000209", "5511900000210"
-	c, phone := shared.paired(t, pn), shared.srv.Phone(contact)
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
 	if _, err := phone.SendText(t.Context(), pn, "say it again"); err != nil {
 		t.Fatal(err)
 	}
 	m := c.awaitText("say it again")
-	if !shared.srv.Repeat(pn, 1) {
+	if !w.srv.Repeat(pn, 1) {
 		t.Fatal("Repeat = false for a companion that is online and got a message")
 	}
-	shared.awaitLog(t, 2, Query{Session: pn, Dir: DirOut, Kind: KindMessage, ID: m.Info.ID})
+	w.awaitLog(t, 2, Query{Session: pn, Dir: DirOut, Kind: KindMessage, ID: m.Info.ID})
 	if _, err := phone.SendText(t.Context(), pn, "something else"); err != nil {
 		t.Fatal(err)
 	}
@@ -97,10 +102,11 @@ func TestARepeatedStanzaIsDeliveredTwiceAndHandledOnceByTheClient(t *testing.T) 
 }
 
 func TestStanzasForAnOfflineCompanionWaitForItsNextLogin(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000211", "5511900000212"
-	c, phone := shared.paired(t, pn), shared.srv.Phone(contact)
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
 	c.Disconnect()
-	shared.awaitLog(t, 1, Query{Session: pn, Kind: KindClose})
+	w.awaitLog(t, 1, Query{Session: pn, Kind: KindClose})
 	texts := []string{"one", "two", "three"}
 	for _, text := range texts {
 		if _, err := phone.SendText(t.Context(), pn, text); err != nil {
@@ -118,8 +124,9 @@ func TestStanzasForAnOfflineCompanionWaitForItsNextLogin(t *testing.T) {
 }
 
 func TestALostSignalSessionIsHealedByARetryReceipt(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000213", "5511900000214"
-	c, phone := shared.paired(t, pn), shared.srv.Phone(contact)
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
 	if _, err := phone.SendText(t.Context(), pn, "first"); err != nil {
 		t.Fatal(err)
 	}
@@ -140,14 +147,15 @@ func TestALostSignalSessionIsHealedByARetryReceipt(t *testing.T) {
 	if m := c.awaitText("needs a retry"); m.RetryCount == 0 {
 		t.Error("RetryCount = 0, want the message sent again")
 	}
-	if es := shared.awaitLog(t, 2, Query{Session: pn, Dir: DirOut, Kind: KindMessage, ID: id}); es[1].Retry != 1 {
+	if es := w.awaitLog(t, 2, Query{Session: pn, Dir: DirOut, Kind: KindMessage, ID: id}); es[1].Retry != 1 {
 		t.Errorf("second copy in the log has retry %d, want 1", es[1].Retry)
 	}
 }
 
 func TestARetryReceiptOfAPhoneMakesTheClientSendAgain(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000215", "5511900000216"
-	c, phone := shared.paired(t, pn), shared.srv.Phone(contact)
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
 	c.mustText("BB07", pnJID(contact), "once more please")
 	phone.awaitID(t, "BB07")
 	if err := phone.AskRetry("BB07"); err != nil {
@@ -157,7 +165,7 @@ func TestARetryReceiptOfAPhoneMakesTheClientSendAgain(t *testing.T) {
 	if r.Text != "once more please" {
 		t.Errorf("text of the second copy = %q", r.Text)
 	}
-	es := shared.awaitLog(t, 2, Query{Session: pn, Dir: DirIn, Kind: KindMessage, ID: "BB07"})
+	es := w.awaitLog(t, 2, Query{Session: pn, Dir: DirIn, Kind: KindMessage, ID: "BB07"})
 	if es[0].Retry != 0 || es[1].Retry != 1 {
 		t.Errorf("retry counts in the log = %d, %d, want 0, 1", es[0].Retry, es[1].Retry)
 	}
@@ -167,19 +175,20 @@ func TestARetryReceiptOfAPhoneMakesTheClientSendAgain(t *testing.T) {
 }
 
 func TestMessagesAreRelayedWhateverFormTheAddressHas(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000217", "5511900000218"
-	c, phone := shared.paired(t, pn), shared.srv.Phone(contact)
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
 	c.mustText("BB08", pnJID(contact), "to your number")
 	c.mustText("BB09", phone.LID(), "to your lid")
 	for _, id := range []string{"BB08", "BB09"} {
 		if r := phone.awaitID(t, id); r.Sender != pn {
 			t.Errorf("sender of %s = %s, want %s", id, r.Sender, pn)
 		}
-		if es := shared.awaitLog(t, 1, Query{ID: id, Kind: KindMessage, Dir: DirIn}); es[0].Recipient != contact {
+		if es := w.awaitLog(t, 1, Query{ID: id, Kind: KindMessage, Dir: DirIn}); es[0].Recipient != contact {
 			t.Errorf("recipient of %s in the log = %s, want %s", id, es[0].Recipient, contact)
 		}
 	}
-	if _, err := phone.SendText(t.Context(), shared.srv.Phone(pn).LID().String(), "from lid to lid"); err != nil {
+	if _, err := phone.SendText(t.Context(), w.srv.Phone(pn).LID().String(), "from lid to lid"); err != nil {
 		t.Fatal(err)
 	}
 	if m := c.awaitText("from lid to lid"); m.Info.Sender.Server != types.HiddenUserServer || m.Info.SenderAlt.User != contact {
@@ -188,11 +197,12 @@ func TestMessagesAreRelayedWhateverFormTheAddressHas(t *testing.T) {
 }
 
 func TestACopyOfWhatACompanionSendsReachesTheOwnPhoneAndItsOtherCompanions(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000219", "5511900000220"
-	c, second := shared.paired(t, pn), shared.paired(t, pn)
-	shared.srv.Phone(contact)
+	c, second := w.paired(t, pn), w.paired(t, pn)
+	w.srv.Phone(contact)
 	c.mustText("BB11", pnJID(contact), "hello contact")
-	own := shared.srv.Phone(pn).awaitID(t, "BB11")
+	own := w.srv.Phone(pn).awaitID(t, "BB11")
 	if !own.FromMe || own.Chat != contact || own.Text != "hello contact" {
 		t.Errorf("the own phone got %+v, want a copy in the chat with %s", own, contact)
 	}
@@ -200,7 +210,7 @@ func TestACopyOfWhatACompanionSendsReachesTheOwnPhoneAndItsOtherCompanions(t *te
 	if !m.Info.IsFromMe {
 		t.Errorf("the other companion got %+v, want IsFromMe", m.Info)
 	}
-	if _, err := shared.srv.Phone(pn).SendText(t.Context(), contact, "typed on the phone"); err != nil {
+	if _, err := w.srv.Phone(pn).SendText(t.Context(), contact, "typed on the phone"); err != nil {
 		t.Fatal(err)
 	}
 	if m = c.awaitText("typed on the phone"); !m.Info.IsFromMe {
@@ -209,11 +219,12 @@ func TestACopyOfWhatACompanionSendsReachesTheOwnPhoneAndItsOtherCompanions(t *te
 }
 
 func TestMessagesOfABlockedNumberAreAcknowledgedAndNeverDelivered(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000221", "5511900000222"
-	c, phone := shared.paired(t, pn), shared.srv.Phone(contact)
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
 	phone.Block(pn)
 	c.mustText("BB12", pnJID(contact), "swallowed")
-	if es := shared.awaitLog(t, 1, Query{ID: "BB12", Kind: KindMessage, Dir: DirIn}); es[0].Relayed {
+	if es := w.awaitLog(t, 1, Query{ID: "BB12", Kind: KindMessage, Dir: DirIn}); es[0].Relayed {
 		t.Error("the log says that a blocked message was relayed")
 	}
 	phone.Unblock(pn)
@@ -227,16 +238,17 @@ func TestMessagesOfABlockedNumberAreAcknowledgedAndNeverDelivered(t *testing.T) 
 }
 
 func TestPushNamesArriveFromAppStateMessagesAndHistory(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000223", "5511900000224"
-	phone := shared.srv.Phone(pn)
+	phone := w.srv.Phone(pn)
 	if err := phone.SetPushName("Front desk"); err != nil {
 		t.Fatal(err)
 	}
 	phone.SetContact(contact, "Old friend")
-	if err := shared.srv.Phone(contact).SetPushName("Visitor"); err != nil {
+	if err := w.srv.Phone(contact).SetPushName("Visitor"); err != nil {
 		t.Fatal(err)
 	}
-	c := shared.newClient(t, pn)
+	c := w.newClient(t, pn)
 	c.pair()
 	await(c, func(e *events.AppStateSyncComplete) bool { return e.Name == appstate.WAPatchCriticalBlock })
 	if c.Store.PushName != "Front desk" {
@@ -250,7 +262,7 @@ func TestPushNamesArriveFromAppStateMessagesAndHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(c, func(e *events.PushNameSetting) bool { return e.Action.GetName() == "Night desk" })
-	if _, err := shared.srv.Phone(contact).SendText(t.Context(), pn, "hi"); err != nil {
+	if _, err := w.srv.Phone(contact).SendText(t.Context(), pn, "hi"); err != nil {
 		t.Fatal(err)
 	}
 	if m := c.awaitText("hi"); m.Info.PushName != "Visitor" {
@@ -259,8 +271,9 @@ func TestPushNamesArriveFromAppStateMessagesAndHistory(t *testing.T) {
 }
 
 func TestPresenceAndTypingReachWhoSubscribed(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000225", "5511900000226"
-	c, other := shared.paired(t, pn), shared.paired(t, contact)
+	c, other := w.paired(t, pn), w.paired(t, contact)
 	for _, x := range []*client{c, other} {
 		await(x, func(e *events.AppStateSyncComplete) bool { return e.Name == appstate.WAPatchCriticalBlock })
 	}
@@ -278,9 +291,10 @@ func TestPresenceAndTypingReachWhoSubscribed(t *testing.T) {
 }
 
 func TestUsersAreFoundByNumberOnlyIfTheyExist(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000227", "5511900000228"
-	c := shared.paired(t, pn)
-	shared.srv.Phone(contact)
+	c := w.paired(t, pn)
+	w.srv.Phone(contact)
 	answers, err := c.IsOnWhatsApp(t.Context(), []string{"+" + contact, "+5511900009999"})
 	if err != nil {
 		t.Fatal(err)
@@ -296,22 +310,24 @@ func TestUsersAreFoundByNumberOnlyIfTheyExist(t *testing.T) {
 }
 
 func TestANewCompanionIsAnnouncedToWhoKnewTheDeviceList(t *testing.T) {
+	w := newWorld(t)
 	const pn, contact = "5511900000229", "5511900000230"
-	c := shared.paired(t, pn)
-	shared.srv.Phone(contact)
+	c := w.paired(t, pn)
+	w.srv.Phone(contact)
 	c.mustText("BB14", pnJID(contact), "to the phone alone")
-	other := shared.paired(t, contact)
-	shared.awaitLog(t, 1, Query{Session: pn, Dir: DirIn, Kind: KindAck, Sender: pn, Recipient: contact})
+	other := w.paired(t, contact)
+	w.awaitLog(t, 1, Query{Session: pn, Dir: DirIn, Kind: KindAck, Sender: pn, Recipient: contact})
 	c.mustText("BB15", pnJID(contact), "to both")
 	other.awaitText("to both")
 }
 
 func TestAClientIsAskedForMoreKeysBeforeTheyRunOut(t *testing.T) {
+	w := newWorld(t)
 	const pn = "5511900000231"
-	c := shared.paired(t, pn)
+	c := w.paired(t, pn)
 	c.Disconnect()
-	shared.awaitLog(t, 1, Query{Session: pn, Kind: KindClose})
-	s := shared.srv
+	w.awaitLog(t, 1, Query{Session: pn, Kind: KindClose})
+	s := w.srv
 	s.mu.Lock()
 	d := s.companion(pn, 1)
 	for len(d.preKeys) > lowPreKeys-1 {

@@ -101,7 +101,7 @@ func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return errors.Join(errClosed, l.Close())
+		return l.Close()
 	}
 	s.https[h] = true
 	s.mu.Unlock()
