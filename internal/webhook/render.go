@@ -1,0 +1,233 @@
+package webhook
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/store"
+)
+
+// MaxBody bounds a rendered body. A text of fleet.MaxTextLength code points takes up to 384 KiB in
+// JSON (a control character is six bytes there); names, references and the envelope fit in the rest.
+const MaxBody = 512 << 10
+
+// maxDetail bounds explanations, in code points.
+const maxDetail = 1000
+
+// errGone: what the event refers to is no longer stored, so it can't be told any more.
+var errGone = errors.New("what this event tells of is no longer stored")
+
+// Envelope is the body of every delivery. Fields are only ever added.
+type Envelope struct {
+	ID             fleet.EventID   `json:"id"`
+	Event          fleet.EventKind `json:"event"`
+	SessionID      *string         `json:"sessionId"`      // organization scope: the organization's head session
+	ConversationID *string         `json:"conversationId"` // survives a change of sessions
+	Seq            int64           `json:"seq"`            // gapless per conversation, else per session or organization
+	Timestamp      string          `json:"timestamp"`      // when it was stored, RFC 3339 in UTC
+	Payload        any             `json:"payload"`
+}
+
+// person is who wrote; both addresses may be unknown.
+type person struct {
+	Phone *string `json:"phone"` // E.164 with "+"
+	LID   *string `json:"lid"`
+	Name  string  `json:"name,omitempty"` // as they call themselves
+}
+
+// truth is what only operators are told: the ids that WhatsApp and the fleet know.
+type truth struct {
+	OrgID       fleet.OrgID     `json:"orgId,omitempty"`
+	SessionUUID fleet.SessionID `json:"sessionUuid,omitempty"`
+	WAID        string          `json:"waId,omitempty"`
+	Chat        string          `json:"chat,omitempty"`
+}
+
+type messagePayload struct {
+	MessageID  fleet.InboundID `json:"messageId"`
+	From       person          `json:"from"`
+	Type       string          `json:"type"`
+	Text       string          `json:"text"`
+	TextCut    bool            `json:"textCut,omitempty"` // the text was longer than a message may be
+	Version    int             `json:"version,omitempty"`
+	Offline    bool            `json:"offline"` // WhatsApp held it while the session was away
+	SentAt     *string         `json:"sentAt"`
+	ReceivedAt *string         `json:"receivedAt"`
+	*truth
+}
+
+type unprocessablePayload struct {
+	MessageID  fleet.InboundID `json:"messageId"`
+	From       person          `json:"from"`
+	Reason     string          `json:"reason"`
+	Offline    bool            `json:"offline"`
+	SentAt     *string         `json:"sentAt"`
+	ReceivedAt *string         `json:"receivedAt"`
+	*truth
+}
+
+type statusPayload struct {
+	MessageID fleet.MessageID `json:"messageId"`
+	Status    fleet.Status    `json:"status"`
+	Outcome   fleet.Outcome   `json:"outcome,omitempty"`
+	Error     *coded          `json:"error,omitempty"`
+	To        string          `json:"to,omitempty"` // as the caller wrote it
+	Type      string          `json:"type,omitempty"`
+	ClientRef string          `json:"clientRef,omitempty"`
+	At        *string         `json:"at"` // when it came to this status
+	*truth
+}
+
+type coded struct {
+	Code   string `json:"code"`
+	Detail string `json:"detail,omitempty"`
+}
+
+type sessionPayload struct {
+	State  fleet.Observed `json:"state"`
+	Reason string         `json:"reason,omitempty"`
+	WACode int            `json:"waCode,omitempty"` // WhatsApp's code, if it gave one
+	Detail string         `json:"detail,omitempty"`
+	Until  *string        `json:"until,omitempty"` // end of a temporary ban
+	*truth
+}
+
+type endpointPayload struct {
+	EndpointID string `json:"endpointId"`
+	Reason     string `json:"reason"`
+	*truth
+}
+
+// render writes the body of an event for an endpoint of a scope. It is pure: the same row gives the
+// same bytes at every try.
+func render(ev fleet.Event, scope fleet.Scope, sub store.EventSubject) ([]byte, error) {
+	env := Envelope{
+		ID: ev.ID, Event: ev.Kind, Seq: ev.Seq,
+		ConversationID: optional(string(ev.ConversationID)), Timestamp: ev.CreatedAt.UTC().Format(stamp),
+	}
+	var inner *truth
+	if scope == fleet.ScopeOperator {
+		inner = &truth{OrgID: ev.OrgID, SessionUUID: ev.SessionID}
+		if sub.Session != nil {
+			env.SessionID = optional(string(sub.Session.Slug))
+		}
+	} else if ev.SessionID != "" {
+		env.SessionID = optional(string(sub.HeadSlug))
+	}
+	payload, err := payloadOf(ev, sub, inner)
+	if err != nil {
+		return nil, err
+	}
+	env.Payload = payload
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(env); err != nil {
+		return nil, fmt.Errorf("render event %s: %w", ev.ID, err)
+	}
+	body := bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+	if len(body) > MaxBody {
+		return nil, fmt.Errorf("render event %s: %d bytes are more than %d", ev.ID, len(body), MaxBody)
+	}
+	return body, nil
+}
+
+func payloadOf(ev fleet.Event, sub store.EventSubject, inner *truth) (any, error) {
+	switch ev.Kind {
+	case fleet.EventMessage:
+		m := sub.Inbound
+		if m == nil {
+			return nil, errGone
+		}
+		text := clip(m.Text, fleet.MaxTextLength)
+		return messagePayload{
+			MessageID: m.ID, From: sender(m), Type: m.Kind, Text: text, TextCut: len(text) < len(m.Text), Version: m.Version,
+			Offline: m.Offline, SentAt: moment(m.SentAt), ReceivedAt: moment(m.ReceivedAt), truth: inner.of(m),
+		}, nil
+	case fleet.EventMessageUnprocessable:
+		m := sub.Inbound
+		if m == nil {
+			return nil, errGone
+		}
+		return unprocessablePayload{
+			MessageID: m.ID, From: sender(m), Reason: ev.Data.Reason,
+			Offline: m.Offline, SentAt: moment(m.SentAt), ReceivedAt: moment(m.ReceivedAt), truth: inner.of(m),
+		}, nil
+	case fleet.EventMessageStatus:
+		p := statusPayload{MessageID: ev.Data.MessageID, Status: ev.Data.Status, Outcome: ev.Data.Outcome, At: momentMS(ev.Data.At), truth: inner}
+		if ev.Data.Code != "" {
+			p.Error = &coded{Code: ev.Data.Code, Detail: clip(ev.Data.Detail, maxDetail)}
+		}
+		if m := sub.Message; m != nil { // what the status says stays true when retention took the message
+			p.To, p.Type, p.ClientRef = m.To, m.Kind, m.ClientRef
+			if inner != nil {
+				inner.WAID = m.WAID
+			}
+		}
+		return p, nil
+	case fleet.EventSessionStatus:
+		return sessionPayload{
+			State: ev.Data.Observed, Reason: ev.Data.Reason, WACode: ev.Data.WACode, Detail: clip(ev.Data.Detail, maxDetail),
+			Until: momentMS(ev.Data.Until), truth: inner,
+		}, nil
+	case fleet.EventEndpointDisabled:
+		return endpointPayload{EndpointID: ev.Data.Endpoint, Reason: ev.Data.Reason, truth: inner}, nil
+	default:
+		return nil, fmt.Errorf("event %s has a kind that this version does not know: %q", ev.ID, ev.Kind)
+	}
+}
+
+// of adds what WhatsApp knows of an inbound message; nobody but operators has a truth.
+func (t *truth) of(m *fleet.Inbound) *truth {
+	if t != nil {
+		t.WAID, t.Chat = m.WAID, m.Chat
+	}
+	return t
+}
+
+func sender(m *fleet.Inbound) person {
+	p := person{LID: optional(m.SenderLID), Name: m.PushName}
+	if m.SenderPhone != "" {
+		p.Phone = optional("+" + m.SenderPhone)
+	}
+	return p
+}
+
+const stamp = "2006-01-02T15:04:05.000Z07:00"
+
+func optional(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
+
+func moment(t time.Time) *string {
+	if t.IsZero() {
+		return nil
+	}
+	return optional(t.UTC().Format(stamp))
+}
+
+func momentMS(ms int64) *string {
+	if ms == 0 {
+		return nil
+	}
+	return moment(time.UnixMilli(ms))
+}
+
+// clip cuts text to at most limit code points.
+func clip(text string, limit int) string {
+	n := 0
+	for i := range text {
+		if n == limit {
+			return text[:i]
+		}
+		n++
+	}
+	return text
+}
