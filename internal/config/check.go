@@ -105,7 +105,7 @@ func (c *Config) CheckShared(command string) error {
 }
 
 // CheckKeys returns which keys a command lacks that does not make them itself.
-func (c *Config) CheckKeys(command string) error {
+func (c *Keys) CheckKeys(command string) error {
 	var errs []error
 	for setting, value := range map[string]Secret{"DATA_KEY": c.DataKey, "LOOKUP_KEY": c.LookupKey} {
 		if value == "" {
@@ -128,13 +128,13 @@ func join(errs []error) error {
 }
 
 // Postgres reports whether DATABASE_URL is PostgreSQL's.
-func (c *Config) Postgres() bool {
+func (c *Storage) Postgres() bool {
 	u := c.DatabaseURL.Reveal()
 	return strings.HasPrefix(u, "postgres://") || strings.HasPrefix(u, "postgresql://")
 }
 
 // Proxies are the trusted proxies; a bare address stands for itself.
-func (c *Config) Proxies() ([]netip.Prefix, error) {
+func (c *HTTP) Proxies() ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, raw := range c.TrustedProxies {
 		raw = strings.TrimSpace(raw)
@@ -151,9 +151,9 @@ func (c *Config) Proxies() ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// Worker is the worker's name: WORKER_ID, else host name and process id, in lower-case letters,
+// Name is the worker's name: WORKER_ID, else host name and process id, in lower-case letters,
 // digits, dots and hyphens.
-func (c *Config) Worker() string {
+func (c *Worker) Name() string {
 	if id := normalWorkerID(c.WorkerID); id != "" {
 		return id
 	}

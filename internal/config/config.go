@@ -17,39 +17,62 @@ import (
 // Config holds the settings. The tags are read by kong (help, flags, defaults) and by Resolver
 // (setting, secret); docs/configuration.md is made from them.
 type Config struct {
-	DataDir string `setting:"DATA_DIR" default:"./data" placeholder:"DIR" group:"storage" help:"Folder of 'up': the SQLite file, the keys made at the first start, and the lock that keeps a second 'up' out."`
+	Storage   `embed:""`
+	Keys      `embed:""`
+	HTTP      `embed:""`
+	Worker    `embed:""`
+	Webhooks  `embed:""`
+	Retention `embed:""`
+	Logging   `embed:""`
+}
 
+// Storage says where rows and nudges are.
+type Storage struct {
+	DataDir         string `setting:"DATA_DIR" default:"./data" placeholder:"DIR" group:"storage" help:"Folder of 'up': the SQLite file, the keys made at the first start, and the lock that keeps a second 'up' out."`
 	DatabaseURL     Secret `setting:"DATABASE_URL" secret:"" placeholder:"URL" group:"storage" help:"postgres://… or sqlite:PATH. 'up' uses a SQLite file in DATA_DIR without it; separate processes need PostgreSQL."`
 	DatabasePoolMax int    `setting:"DATABASE_POOL_MAX" default:"16" group:"storage" help:"Database connections for work, per process. Lease beats have one more of their own."`
 	RedisURL        Secret `setting:"REDIS_URL" secret:"" placeholder:"URL" group:"storage" help:"redis://… or rediss://…: carries nudges between processes. Only 'up' runs without it."`
 	RedisPrefix     string `setting:"REDIS_PREFIX" placeholder:"TEXT" group:"storage" help:"Goes in front of every Redis name, for several fleets on one server."`
+}
 
+// Keys are the secrets of the database.
+type Keys struct {
 	DataKey           Secret `setting:"DATA_KEY" secret:"" placeholder:"KEY" group:"keys" help:"Encrypts bodies in the database: 32 bytes as 64 hex digits or base64. 'up' makes one in DATA_DIR at its first start."`
 	DataKeyPrevious   Secret `setting:"DATA_KEY_PREVIOUS" secret:"" placeholder:"KEYS" group:"keys" help:"Earlier data keys, separated by commas: they still open what they sealed."`
 	LookupKey         Secret `setting:"LOOKUP_KEY" secret:"" placeholder:"KEY" group:"keys" help:"Hashes API keys so that they can be found: 32 bytes as 64 hex digits or base64. 'up' makes one in DATA_DIR at its first start."`
 	LookupKeyPrevious Secret `setting:"LOOKUP_KEY_PREVIOUS" secret:"" placeholder:"KEYS" group:"keys" help:"Earlier lookup keys, separated by commas: API keys made under them still work."`
+}
 
+// HTTP says where a process listens.
+type HTTP struct {
 	Listen         string   `setting:"LISTEN" default:"127.0.0.1:8080" placeholder:"HOST:PORT" group:"http" help:"Where the API listens."`
 	OpsListen      string   `setting:"OPS_LISTEN" default:"127.0.0.1:9090" placeholder:"HOST:PORT" group:"http" help:"Where /healthz, /readyz, /version and /metrics listen. Not for the public."`
 	PublicURL      string   `setting:"PUBLIC_URL" placeholder:"URL" group:"http" help:"The API's address as clients see it, for links. http://LISTEN without it."`
 	TrustedProxies []string `setting:"TRUSTED_PROXIES" placeholder:"CIDR,…" group:"http" help:"Addresses of proxies whose X-Forwarded-For is believed."`
+}
 
+// Worker is how sessions are owned.
+type Worker struct {
 	WorkerID           string        `setting:"WORKER_ID" placeholder:"NAME" group:"worker" help:"Name of the worker in leases, logs and the API; unique over the fleet. Host name and process id without it."`
 	WorkerMaxSessions  int           `setting:"WORKER_MAX_SESSIONS" default:"500" group:"worker" help:"Sessions one worker holds at most."`
 	RestoreConcurrency int           `setting:"RESTORE_CONCURRENCY" default:"10" group:"worker" help:"Sessions a worker claims, and starts, at a time."`
 	LeaseTTL           time.Duration `setting:"LEASE_TTL" default:"30s" group:"worker" help:"How long a session stays with a worker that is not heard of. A killed worker's sessions move after this."`
 	LeaseBeat          time.Duration `setting:"LEASE_BEAT" default:"10s" group:"worker" help:"How often a worker renews its leases; less than half of LEASE_TTL."`
 	WAWebVersion       string        `setting:"WA_WEB_VERSION" placeholder:"A.B.C" group:"worker" help:"The WhatsApp Web version to log in as, instead of the one this binary was built with. For the day WhatsApp calls it outdated."`
+}
 
+// Webhooks is what endpoints may be.
+type Webhooks struct {
 	WebhookAllowPrivate bool `setting:"WEBHOOK_ALLOW_PRIVATE" group:"webhooks" help:"Let webhook endpoints be on loopback and private addresses. Only for tests and closed networks: tenants could reach your own services."`
+}
 
+// Retention says how long rows are kept.
+type Retention struct {
 	RetentionMessagesDays    int `setting:"RETENTION_MESSAGES_DAYS" default:"90" group:"retention" help:"Days that messages are kept, both ways."`
 	RetentionEventsDays      int `setting:"RETENTION_EVENTS_DAYS" default:"30" group:"retention" help:"Days that events and their deliveries are kept; at most RETENTION_MESSAGES_DAYS."`
 	RetentionAttemptsDays    int `setting:"RETENTION_ATTEMPTS_DAYS" default:"7" group:"retention" help:"Days that every frame is on record; at least 2, because daily budgets are rebuilt from it."`
 	RetentionIdempotencyDays int `setting:"RETENTION_IDEMPOTENCY_DAYS" default:"2" group:"retention" help:"Days that an Idempotency-Key is remembered."`
 	RetentionCommandsDays    int `setting:"RETENTION_COMMANDS_DAYS" default:"7" group:"retention" help:"Days that ended commands are kept."`
-
-	Logging `embed:""`
 }
 
 // Logging is what every command takes.

@@ -52,9 +52,12 @@ func file(t *testing.T, text string) string {
 func TestDefaultsAreTheDocumentedOnesAndPass(t *testing.T) {
 	c := mustParse(t, nil, nil)
 	want := Config{
-		DataDir: "./data", DatabasePoolMax: 16, Listen: "127.0.0.1:8080", OpsListen: "127.0.0.1:9090",
-		WorkerMaxSessions: 500, RestoreConcurrency: 10, LeaseTTL: 30 * time.Second, LeaseBeat: 10 * time.Second,
-		RetentionMessagesDays: 90, RetentionEventsDays: 30, RetentionAttemptsDays: 7, RetentionIdempotencyDays: 2, RetentionCommandsDays: 7,
+		Storage: Storage{DataDir: "./data", DatabasePoolMax: 16},
+		HTTP:    HTTP{Listen: "127.0.0.1:8080", OpsListen: "127.0.0.1:9090"},
+		Worker:  Worker{WorkerMaxSessions: 500, RestoreConcurrency: 10, LeaseTTL: 30 * time.Second, LeaseBeat: 10 * time.Second},
+		Retention: Retention{
+			RetentionMessagesDays: 90, RetentionEventsDays: 30, RetentionAttemptsDays: 7, RetentionIdempotencyDays: 2, RetentionCommandsDays: 7,
+		},
 		Logging: Logging{LogFormat: "text", LogLevel: slog.LevelInfo},
 	}
 	if d := cmp.Diff(want, *c); d != "" {
@@ -88,8 +91,8 @@ func TestFlagsCountBeforeTheEnvironmentAndThatBeforeTheFile(t *testing.T) {
 		})
 	}
 	c := mustParse(t, []string{"--config", settings}, nil)
-	if c.LogFormat != "json" || c.Worker() != "from-file" || c.LeaseBeat != 11*time.Second {
-		t.Errorf("the file gave LOG_FORMAT=%s WORKER_ID=%s LEASE_BEAT=%s", c.LogFormat, c.Worker(), c.LeaseBeat)
+	if c.LogFormat != "json" || c.Name() != "from-file" || c.LeaseBeat != 11*time.Second {
+		t.Errorf("the file gave LOG_FORMAT=%s WORKER_ID=%s LEASE_BEAT=%s", c.LogFormat, c.Name(), c.LeaseBeat)
 	}
 }
 
@@ -217,11 +220,11 @@ func TestWorkerNamesAreNormalised(t *testing.T) {
 	for in, want := range map[string]string{
 		"worker-1": "worker-1", " Worker 1 ": "worker-1", "Wörker_é": "w-rker", "a/b:c": "a-b-c", strings.Repeat("x", 80): strings.Repeat("x", 63),
 	} {
-		if got := (&Config{WorkerID: in}).Worker(); got != want {
+		if got := (&Worker{WorkerID: in}).Name(); got != want {
 			t.Errorf("WORKER_ID %q is %q, want %q", in, got, want)
 		}
 	}
-	if got := (&Config{}).Worker(); got == "" || got != (&Config{}).Worker() || !strings.HasSuffix(got, fmt.Sprint(os.Getpid())) {
+	if got := (&Worker{}).Name(); got == "" || got != (&Worker{}).Name() || !strings.HasSuffix(got, fmt.Sprint(os.Getpid())) {
 		t.Errorf("the default WORKER_ID is %q, want host name and process id", got)
 	}
 }
