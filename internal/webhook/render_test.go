@@ -1,0 +1,158 @@
+package webhook
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/store"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+const (
+	ourSession = fleet.SessionID("0f0e0d0c-0b0a-4908-8706-050403020100")
+	ourSlug    = fleet.SessionSlug("org-a-02")
+	headSlug   = fleet.SessionSlug("org-a-01")
+	waID       = "3EB0AABBCCDDEEFF001122"
+)
+
+// example is one event of a kind with everything that it may refer to.
+func example(kind fleet.EventKind) (fleet.Event, store.EventSubject) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
+	ev := fleet.Event{
+		ID: "evt_01jgexample0000000000000001", OrgID: "org-a", Kind: kind, SessionID: ourSession,
+		ConversationID: "cnv_01jgexample0000000000000002", Seq: 7, CreatedAt: at,
+	}
+	sub := store.EventSubject{Session: &store.EventSession{ID: ourSession, Slug: ourSlug}, HeadSlug: headSlug}
+	switch kind {
+	case fleet.EventMessage, fleet.EventMessageUnprocessable:
+		ev.Data = fleet.EventData{InboundID: "inm_01jgexample0000000000000003", Reason: "handler_failed", At: at.UnixMilli()}
+		if kind == fleet.EventMessage {
+			ev.Data.Reason = ""
+		}
+		sub.Inbound = &fleet.Inbound{
+			ID: ev.Data.InboundID, OrgID: "org-a", SessionID: ourSession, ConversationID: ev.ConversationID,
+			Chat: "123456789012345@lid", Sender: "123456789012345@lid", SenderPhone: "5511900000001", SenderLID: "123456789012345",
+			PushName: "Ana <&> 👩🏽‍🚀", WAID: waID, Kind: "text", Text: "Olá & <até> já\nمرحبا", Offline: true,
+			SentAt: at.Add(-time.Hour), ReceivedAt: at,
+		}
+	case fleet.EventMessageStatus:
+		ev.Data = fleet.EventData{
+			MessageID: "msg_01jgexample0000000000000004", Status: fleet.StatusFailed, Outcome: fleet.OutcomeRefused,
+			Code: "RECIPIENT_REFUSED", Detail: "WhatsApp refused the recipient.", At: at.UnixMilli(),
+		}
+		sub.Message = &store.EventMessage{To: "+55 11 9 0000 0001", Kind: "text", ClientRef: "order-17", WAID: waID}
+	case fleet.EventSessionStatus:
+		ev.ConversationID = ""
+		ev.Data = fleet.EventData{Observed: fleet.ObservedTempBanned, Reason: "temp_banned", WACode: 402, Until: at.Add(time.Hour).UnixMilli()}
+	case fleet.EventEndpointDisabled:
+		ev.ConversationID, ev.SessionID, sub.Session = "", "", nil
+		ev.Data = fleet.EventData{Endpoint: "ep_01jgexample0000000000000005", Reason: store.DisabledFailing, At: at.UnixMilli()}
+	}
+	return ev, sub
+}
+
+func TestBodiesAreAsTheGoldenFilesSay(t *testing.T) {
+	for _, scope := range []fleet.Scope{fleet.ScopeOrganization, fleet.ScopeOperator} {
+		for _, kind := range fleet.EventKinds(scope) {
+			ev, sub := example(kind)
+			body, err := render(ev, scope, sub)
+			if err != nil {
+				t.Errorf("render(%s, %s) = %v", kind, scope, err)
+				continue
+			}
+			var indented any
+			if err := json.Unmarshal(body, &indented); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join("testdata", string(kind)+"."+string(scope)+".json")
+			if *update {
+				if err := os.WriteFile(path, append(body, '\n'), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(strings.TrimSuffix(string(want), "\n"), string(body)); diff != "" {
+				t.Errorf("%s (-golden +rendered), -update writes it:\n%s", path, diff)
+			}
+		}
+	}
+}
+
+func TestOrganizationScopeLearnsNothingOfTheFleet(t *testing.T) {
+	for _, kind := range fleet.EventKinds(fleet.ScopeOrganization) {
+		ev, sub := example(kind)
+		body, err := render(ev, fleet.ScopeOrganization, sub)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, secret := range []string{string(ourSession), string(ourSlug), "@lid", "@s.whatsapp.net", "org-a\"", waID, "orgId", "whsec_"} {
+			if strings.Contains(string(body), secret) {
+				t.Errorf("%s in organization scope holds %q: %s", kind, secret, body)
+			}
+		}
+		var env struct{ SessionID string }
+		if err := json.Unmarshal(body, &env); err != nil || env.SessionID != string(headSlug) {
+			t.Errorf("%s: sessionId = %q, %v, want the head session %q", kind, env.SessionID, err, headSlug)
+		}
+	}
+}
+
+func TestTheLongestTextFitsTheBody(t *testing.T) {
+	for _, char := range []string{"a", "\x01", "\u2028", "🚀", "\"", "<"} {
+		ev, sub := example(fleet.EventMessage)
+		sub.Inbound.Text = strings.Repeat(char, fleet.MaxTextLength)
+		sub.Inbound.PushName = strings.Repeat("\x01", 256)
+		body, err := render(ev, fleet.ScopeOperator, sub)
+		if err != nil || len(body) > MaxBody {
+			t.Errorf("%d times %q: %d bytes, %v, want at most %d", fleet.MaxTextLength, char, len(body), err, MaxBody)
+			continue
+		}
+		var got struct {
+			Payload struct {
+				Text    string
+				TextCut bool
+			}
+		}
+		if err := json.Unmarshal(body, &got); err != nil || got.Payload.Text != sub.Inbound.Text || got.Payload.TextCut {
+			t.Errorf("%q: the text does not come back whole: %v", char, err)
+		}
+		sub.Inbound.Text += char
+		body, err = render(ev, fleet.ScopeOperator, sub)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(body, &got); err != nil || len(got.Payload.Text) != fleet.MaxTextLength*len(char) || !got.Payload.TextCut {
+			t.Errorf("%q: one code point too many is not cut and marked: %v", char, err)
+		}
+	}
+}
+
+func TestWhatIsGoneIsSaidToBeGone(t *testing.T) {
+	ev, sub := example(fleet.EventMessage)
+	sub.Inbound = nil
+	if _, err := render(ev, fleet.ScopeOrganization, sub); !errors.Is(err, errGone) {
+		t.Errorf("render of a message that retention took = %v, want errGone", err)
+	}
+	ev, sub = example(fleet.EventMessageStatus)
+	sub.Message = nil
+	if body, err := render(ev, fleet.ScopeOrganization, sub); err != nil || !strings.Contains(string(body), `"status":"failed"`) {
+		t.Errorf("render of a status whose message retention took = %s, %v, want the status all the same", body, err)
+	}
+	ev.Kind = "message.danced"
+	if _, err := render(ev, fleet.ScopeOrganization, sub); err == nil {
+		t.Error("render of an unknown kind = nil")
+	}
+}

@@ -1,0 +1,77 @@
+package webhook
+
+import (
+	"net/http"
+	"testing"
+	"time"
+)
+
+func TestPauses(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		f      failure
+		spread float64
+		want   time.Duration
+	}{
+		{"the first failure waits seconds", failure{tries: 1}, 0.5, 5 * time.Second},
+		{"and at least four fifths of its step", failure{tries: 1}, 0, 4 * time.Second},
+		{"the fourth waits minutes", failure{tries: 4}, 0.5, 10 * time.Minute},
+		{"late ones wait six hours", failure{tries: 8}, 0.5, 6 * time.Hour},
+		{"and no longer", failure{tries: 15}, 0.5, 6 * time.Hour},
+		{"the receiver may lengthen it", failure{tries: 1, retryAfter: time.Minute}, 0.5, time.Minute},
+		{"but not shorten it", failure{tries: 5, retryAfter: time.Second}, 0.5, 30 * time.Minute},
+		{"nor lengthen it without end", failure{tries: 1, retryAfter: 1000 * time.Hour}, 0.5, 6 * time.Hour},
+		{"the head of a stream is tried when it may step aside", failure{tries: 4, ordered: true, blocking: 3 * time.Minute}, 0.5, 2 * time.Minute},
+		{"an unordered one has nobody behind it", failure{tries: 4, blocking: 3 * time.Minute}, 0.5, 10 * time.Minute},
+		{"a head that could not step aside goes on by its steps", failure{tries: 6, ordered: true, blocking: 30 * time.Minute}, 0.5, time.Hour},
+	} {
+		if got := tc.f.pause(tc.spread); got != tc.want {
+			t.Errorf("%s: pause of %+v = %v, want %v", tc.name, tc.f, got, tc.want)
+		}
+	}
+}
+
+func TestGivingUp(t *testing.T) {
+	for _, tc := range []struct {
+		tries int
+		age   time.Duration
+		want  bool
+	}{{1, 0, false}, {15, 71 * time.Hour, false}, {16, 0, true}, {2, 72 * time.Hour, true}} {
+		if got := exhausted(tc.tries, tc.age); got != tc.want {
+			t.Errorf("exhausted(%d, %v) = %v, want %v", tc.tries, tc.age, got, tc.want)
+		}
+	}
+}
+
+func TestTheBreakerOpensAfterFiveFailuresAndDoubles(t *testing.T) {
+	for failures, want := range map[int]time.Duration{
+		1: 0, 4: 0, 5: 30 * time.Second, 6: time.Minute, 9: 8 * time.Minute, 10: 15 * time.Minute, 1000: 15 * time.Minute,
+	} {
+		if got := breakerPause(failures); got != want {
+			t.Errorf("breakerPause(%d) = %v, want %v", failures, got, want)
+		}
+	}
+}
+
+func TestRetryAfterIsReadOnlyWhereItMeansSomething(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	for _, tc := range []struct {
+		status int
+		value  string
+		want   time.Duration
+	}{
+		{429, "30", 30 * time.Second},
+		{503, "30", 30 * time.Second},
+		{503, now.Add(time.Minute).UTC().Format(http.TimeFormat), time.Minute},
+		{503, now.Add(-time.Minute).UTC().Format(http.TimeFormat), 0},
+		{500, "30", 0},
+		{429, "", 0},
+		{429, "-5", 0},
+		{429, "soon", 0},
+		{429, "99999999999", retryAfterLimit},
+	} {
+		if got := retryAfter(tc.status, http.Header{"Retry-After": {tc.value}}, now); got != tc.want {
+			t.Errorf("retryAfter(%d, %q) = %v, want %v", tc.status, tc.value, got, tc.want)
+		}
+	}
+}
