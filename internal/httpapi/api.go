@@ -45,9 +45,10 @@ type API struct {
 	huma huma.API
 }
 
-// installProblems makes huma answer with our problems. huma keeps its error constructor in a
-// variable of the package, so this is once for the process.
+// installProblems makes huma answer with our problems and read field names exactly. huma keeps both
+// in variables of the package, so this is once for the process.
 var installProblems = sync.OnceFunc(func() {
+	huma.ValidateStrictCasing = true // "TO" is not "to": encoding/json alone would take both
 	huma.NewErrorWithContext = humaError
 	huma.NewError = func(status int, msg string, _ ...error) huma.StatusError {
 		return problem(status, "ERROR", msg) // only its type matters: it is the error schema of the OpenAPI document
@@ -64,6 +65,9 @@ func New(o Options) *API {
 	mux := http.NewServeMux()
 	api := humago.New(mux, humaConfig(o.Version))
 	registerAll(api, d)
+	if err := registerDocs(mux, api); err != nil {
+		panic(err) // only embedded files and our own types: it fails in every test or never
+	}
 	return &API{
 		Handler: d.observe(d.checkURL(d.authenticate(d.readBody(d.route(mux))))),
 		deps:    d, huma: api,
@@ -78,6 +82,15 @@ func (a *API) Run(ctx context.Context) error {
 
 // registerAll adds every operation, in the order in which the documentation shows them.
 func registerAll(api huma.API, d *deps) {
+	registerOwnOrganization(api, d)
+	registerEndpoints(api, d)
+	registerDeliveries(api, d, consumerSide)
+	registerOrganizations(api, d)
+	registerSessions(api, d)
+	registerPairing(api, d)
+	registerKeys(api, d)
+	registerWorkers(api, d)
+	registerDeliveries(api, d, operatorSide)
 }
 
 const description = `A gateway for fleets of WhatsApp numbers.
@@ -88,9 +101,20 @@ Give the key as "Authorization: Bearer …" or X-Api-Key, never in the URL.
 Every refusal is an RFC 9457 problem with a stable "code". Times are RFC 3339 in UTC. Lists give "nextCursor" while there
 is more. Unknown fields and parameters are refused, so a typing error never goes unnoticed.`
 
+// apiVersion counts what callers can see, not releases of the binary.
+const apiVersion = "1"
+
 func humaConfig(version string) huma.Config {
-	c := huma.DefaultConfig("wafleet", version)
+	c := huma.DefaultConfig("wafleet", apiVersion)
 	c.Info.Description = description
+	if version != "" {
+		c.Info.Extensions = map[string]any{"x-gateway-version": version}
+	}
+	for _, tag := range []string{
+		"Messages", "Webhooks", "Organization", "Organizations", "Sessions", "Keys", "Workers", "Operator webhooks",
+	} {
+		c.Tags = append(c.Tags, &huma.Tag{Name: tag})
+	}
 	c.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		"organizationKey": {Type: "http", Scheme: "bearer", Description: "Key of one organization, wfk_…"},
 		"adminKey":        {Type: "http", Scheme: "bearer", Description: "Admin key, wfa_…"},
@@ -99,7 +123,7 @@ func humaConfig(version string) huma.Config {
 	c.CreateHooks = nil                                   // no $schema links in answers
 	c.Transformers = []huma.Transformer{completeProblem}
 	c.RejectUnknownQueryParameters = true
-	c.Formats = map[string]huma.Format{"application/json": huma.DefaultJSONFormat}
+	c.Formats = map[string]huma.Format{"application/json": huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat} // the second: …+json
 	return c
 }
 

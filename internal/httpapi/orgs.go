@@ -1,0 +1,179 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/store"
+)
+
+// maxOrgID leaves room for "-01" in the session ids made from it.
+const maxOrgID = 56
+
+// Organization is an organization as the operator sees it.
+type Organization struct {
+	OrgID     fleet.OrgID    `json:"orgId" example:"org-a"`
+	Label     string         `json:"label" example:"Example Ltd"`
+	Strategy  fleet.Strategy `json:"strategy" enum:"weighted,priority,round-robin" doc:"How the router orders the sessions that may send."`
+	CreatedAt *time.Time     `json:"createdAt"`
+}
+
+// OrganizationDetail also lists its sessions.
+type OrganizationDetail struct {
+	Organization
+	Sessions []fleet.SessionSlug `json:"sessions" doc:"In list order, which is the priority order."`
+	HeadID   fleet.SessionSlug   `json:"headSessionId,omitempty" doc:"The one that consumers see as sessionId, whichever number sends."`
+}
+
+func organizationView(o fleet.Organization) Organization {
+	return Organization{OrgID: o.ID, Label: o.Label, Strategy: o.Strategy, CreatedAt: when(o.CreatedAt)}
+}
+
+// OrgPath names an organization in a path.
+type OrgPath struct {
+	OrgID fleet.OrgID `path:"orgId" doc:"The organization." example:"org-a"`
+}
+
+func registerOrganizations(api huma.API, d *deps) {
+	tags := []string{"Organizations"}
+	huma.Register(api, huma.Operation{
+		OperationID: "create-organization", Method: http.MethodPost, Path: "/api/admin/organizations", Tags: tags,
+		Summary: "Create an organization", DefaultStatus: http.StatusCreated, Security: adminSecurity,
+	}, func(ctx context.Context, in *struct {
+		Body struct {
+			OrgID    fleet.OrgID    `json:"orgId" doc:"Its name for ever: lower-case letters, digits, single hyphens." maxLength:"56" example:"org-a"`
+			Label    string         `json:"label,omitempty" doc:"For people; default: the orgId."`
+			Strategy fleet.Strategy `json:"strategy,omitempty" enum:"weighted,priority,round-robin" default:"weighted"`
+		}
+	}) (*reply[Organization], error) {
+		b := in.Body
+		if !fleet.ValidSlug(string(b.OrgID)) || len(b.OrgID) > maxOrgID {
+			return nil, invalid("ORG_ID_INVALID", "orgId", "must be 1 to 56 lower-case letters, digits and single inner hyphens")
+		}
+		if err := checkLabel("label", b.Label); err != nil {
+			return nil, err
+		}
+		o, err := d.store.CreateOrganization(ctx, fleet.Organization{ID: b.OrgID, Label: cmp.Or(b.Label, string(b.OrgID)), Strategy: b.Strategy})
+		if err != nil {
+			return nil, err
+		}
+		return &reply[Organization]{organizationView(o)}, nil
+	})
+
+	huma.Register(api, huma.Operation{
+		OperationID: "list-organizations", Method: http.MethodGet, Path: "/api/admin/organizations", Tags: tags,
+		Summary: "List organizations", Security: adminSecurity,
+	}, func(ctx context.Context, in *Paging) (*reply[Page[Organization]], error) {
+		rows, err := d.store.ListOrganizations(ctx, fleet.OrgID(in.Cursor), in.Limit+1)
+		if err != nil {
+			return nil, err
+		}
+		return &reply[Page[Organization]]{pageOf(rows, in.Limit, organizationView, func(o fleet.Organization) string { return string(o.ID) })}, nil
+	})
+
+	huma.Register(api, huma.Operation{
+		OperationID: "get-organization", Method: http.MethodGet, Path: "/api/admin/organizations/{orgId}", Tags: tags,
+		Summary: "Get an organization and its sessions", Security: adminSecurity,
+	}, func(ctx context.Context, in *OrgPath) (*reply[OrganizationDetail], error) {
+		o, err := d.store.GetOrganization(ctx, in.OrgID)
+		if err != nil {
+			return nil, err
+		}
+		return d.organizationDetail(ctx, o)
+	})
+
+	huma.Register(api, huma.Operation{
+		OperationID: "update-organization", Method: http.MethodPatch, Path: "/api/admin/organizations/{orgId}", Tags: tags,
+		Summary: "Change an organization", Security: adminSecurity,
+		Description: "Changes the label or the strategy, or with op \"order\" the list order of its sessions. It counts from the next send on.",
+	}, func(ctx context.Context, in *struct {
+		OrgPath
+		Body struct {
+			Label    *string             `json:"label,omitempty"`
+			Strategy *fleet.Strategy     `json:"strategy,omitempty" enum:"weighted,priority,round-robin"`
+			Op       string              `json:"op,omitempty" enum:"order"`
+			Sessions []fleet.SessionSlug `json:"sessions,omitempty" doc:"With op \"order\": every session of the organization, once each." maxItems:"10000"`
+		}
+	}) (*reply[OrganizationDetail], error) {
+		b := in.Body
+		change := store.OrgChange{Label: b.Label, Strategy: b.Strategy}
+		if b.Op == "order" {
+			change.Order = append([]fleet.SessionSlug{}, b.Sessions...)
+		} else if b.Sessions != nil {
+			return nil, invalid("VALIDATION", "sessions", "belongs to op \"order\"")
+		}
+		if change.Label == nil && change.Strategy == nil && change.Order == nil {
+			return nil, errNothingToChange
+		}
+		if b.Label != nil {
+			if err := checkLabel("label", *b.Label); err != nil {
+				return nil, err
+			}
+		}
+		o, err := d.store.UpdateOrganization(ctx, in.OrgID, change)
+		if err != nil {
+			return nil, err
+		}
+		return d.organizationDetail(ctx, o)
+	})
+}
+
+var errNothingToChange = invalid("VALIDATION", "body", "names nothing to change")
+
+func (d *deps) organizationDetail(ctx context.Context, o fleet.Organization) (*reply[OrganizationDetail], error) {
+	sessions, err := d.store.OrgSessions(ctx, o.ID)
+	if err != nil {
+		return nil, err
+	}
+	out := OrganizationDetail{Organization: organizationView(o), Sessions: make([]fleet.SessionSlug, len(sessions))}
+	for i, s := range sessions {
+		out.Sessions[i] = s.Slug
+		if s.ID == o.HeadSessionID {
+			out.HeadID = s.Slug
+		}
+	}
+	return &reply[OrganizationDetail]{out}, nil
+}
+
+// OwnOrganization is an organization as its own key sees it: no other number's identity, no worker.
+type OwnOrganization struct {
+	OrgID     fleet.OrgID       `json:"orgId" example:"org-a"`
+	Label     string            `json:"label" example:"Example Ltd"`
+	SessionID fleet.SessionSlug `json:"sessionId,omitempty" doc:"What messages and events carry as sessionId, whichever number sends."`
+	Sessions  struct {
+		Total     int `json:"total" doc:"Numbers of the organization."`
+		Connected int `json:"connected" doc:"Of these: connected now and not paused."`
+	} `json:"sessions"`
+}
+
+func registerOwnOrganization(api huma.API, d *deps) {
+	huma.Register(api, huma.Operation{
+		OperationID: "get-own-organization", Method: http.MethodGet, Path: "/api/v1/organization", Tags: []string{"Organization"},
+		Summary: "Get the organization that the key speaks for", Security: organizationSecurity,
+	}, func(ctx context.Context, _ *struct{}) (*reply[OwnOrganization], error) {
+		o, err := d.store.GetOrganization(ctx, caller(ctx).OrgID)
+		if err != nil {
+			return nil, err
+		}
+		sessions, err := d.store.OrgSessions(ctx, o.ID)
+		if err != nil {
+			return nil, err
+		}
+		out := OwnOrganization{OrgID: o.ID, Label: o.Label}
+		for _, s := range sessions {
+			if s.ID == o.HeadSessionID {
+				out.SessionID = s.Slug
+			}
+			out.Sessions.Total++
+			if sessionView(s).Connected && !s.Paused {
+				out.Sessions.Connected++
+			}
+		}
+		return &reply[OwnOrganization]{out}, nil
+	})
+}

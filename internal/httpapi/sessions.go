@@ -1,0 +1,247 @@
+package httpapi
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/wafleet/wafleet/internal/bus"
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/store"
+)
+
+// stateUnowned is shown when nobody holds the session: what was observed last is history then.
+const stateUnowned = "unowned"
+
+// Session is one WhatsApp number as the operator sees it.
+type Session struct {
+	SessionID fleet.SessionSlug `json:"sessionId" example:"org-a-01"`
+	OrgID     fleet.OrgID       `json:"orgId" example:"org-a"`
+	Label     string            `json:"label"`
+	Desired   fleet.Desired     `json:"desired" enum:"running,stopped" doc:"What the operator wants."`
+	Paused    bool              `json:"paused" doc:"The router skips it; receiving goes on."`
+
+	State string `json:"state" doc:"What its owner sees now: needs_pairing, pairing, pairing_expired, connecting, connected, reconnecting, unavailable, conflict, logged_out, locked, temp_banned, banned, client_outdated, failed; or unowned: no worker holds it, and observed says what was seen last." example:"connected"`
+
+	Observed  fleet.Observed `json:"observed" doc:"What an owner saw last, be it this one or one before."`
+	Connected bool           `json:"connected" doc:"It has a live owner, and that one sees it connected."`
+	Since     *time.Time     `json:"since,omitempty" doc:"Since when observed is what it is."`
+	Reason    string         `json:"reason,omitempty" doc:"Machine word for the last end of a connection." example:"replaced"`
+	WACode    int            `json:"waCode,omitempty" doc:"WhatsApp's code for it." example:"440"`
+	LastError string         `json:"lastError,omitempty" doc:"The same for people."`
+	Attempts  int            `json:"attempts,omitempty" doc:"Failed connects in a row."`
+	RetryAt   *time.Time     `json:"retryAt,omitempty" doc:"When the next connect is due."`
+	Until     *time.Time     `json:"until,omitempty" doc:"End of a temporary ban."`
+	AliveAt   *time.Time     `json:"aliveAt,omitempty" doc:"Last sign of life of the connection."`
+
+	Phone    string     `json:"phone,omitempty" example:"+5511900000001"`
+	PushName string     `json:"pushName,omitempty"`
+	Paired   bool       `json:"paired" doc:"It has a login that may be used."`
+	PairedAt *time.Time `json:"pairedAt,omitempty" doc:"First completed pairing."`
+	Pairing  *Pairing   `json:"pairing,omitempty" doc:"The pairing under way, if there is one."`
+
+	Worker     string    `json:"worker,omitempty" doc:"Who owns it now."`
+	Epoch      int64     `json:"epoch" doc:"Goes up with every owner."`
+	Generation int64     `json:"generation" doc:"Goes up with every connection."`
+	CreatedAt  time.Time `json:"createdAt"`
+}
+
+// Pairing is what a person needs to link the phone.
+type Pairing struct {
+	Method    string     `json:"method" enum:"qr,code"`
+	QR        string     `json:"qr,omitempty" doc:"Text of the QR code to scan; only in the answer of …/qr."`
+	Code      string     `json:"code,omitempty" doc:"The eight characters to type on the phone." example:"ABCD-EFGH"`
+	ExpiresAt *time.Time `json:"expiresAt,omitempty" doc:"When this code ends; a QR is replaced by a fresh one then."`
+	EndsAt    *time.Time `json:"endsAt,omitempty" doc:"When the whole attempt ends."`
+}
+
+func sessionView(s fleet.Session) Session {
+	v := Session{
+		SessionID: s.Slug, OrgID: s.OrgID, Label: s.Label, Desired: s.Desired, Paused: s.Paused,
+		State: sessionState(&s), Observed: s.Observed, Since: when(s.ObservedSince),
+		Reason: s.Reason, WACode: s.ReasonCode, LastError: s.LastError, Attempts: s.Attempts,
+		RetryAt: when(s.RetryAt), Until: when(s.Until), AliveAt: when(s.AliveAt),
+		PushName: s.PushName, Paired: s.CanLogin(), PairedAt: when(s.PairedAt),
+		Epoch: s.LeaseEpoch, Generation: s.Generation, CreatedAt: *when(s.CreatedAt),
+	}
+	v.Connected = v.State == string(fleet.ObservedConnected)
+	if s.Phone != "" {
+		v.Phone = "+" + s.Phone
+	}
+	if s.LeaseLive {
+		v.Worker = s.LeaseOwner
+	}
+	if p := s.Pairing; p.Method != "" && s.LeaseLive {
+		v.Pairing = &Pairing{Method: p.Method, Code: p.Code, ExpiresAt: when(p.ExpiresAt), EndsAt: when(p.EndsAt)}
+	}
+	return v
+}
+
+// sessionState is what may be said of a session now: the row and a live lease of the owner who
+// wrote it. A new owner that has not spoken yet inherits facts (banned, logged out), but no
+// connection.
+func sessionState(s *fleet.Session) string {
+	switch {
+	case !s.LeaseLive:
+		return stateUnowned
+	case s.Epoch == s.LeaseEpoch:
+		return string(s.Observed)
+	}
+	switch s.Observed { //nolint:exhaustive // the rest are facts that outlive an owner
+	case fleet.ObservedConnected, fleet.ObservedReconnecting, fleet.ObservedUnavailable:
+		return string(fleet.ObservedConnecting)
+	case fleet.ObservedPairing:
+		return string(fleet.ObservedNeedsPairing)
+	default:
+		return string(s.Observed)
+	}
+}
+
+// SessionPath names a session in a path.
+type SessionPath struct {
+	SessionID fleet.SessionSlug `path:"sessionId" doc:"The session." example:"org-a-01"`
+}
+
+func registerSessions(api huma.API, d *deps) {
+	tags := []string{"Sessions"}
+	huma.Register(api, huma.Operation{
+		OperationID: "create-session", Method: http.MethodPost, Path: "/api/admin/sessions", Tags: tags,
+		Summary: "Create a session", DefaultStatus: http.StatusCreated, Security: adminSecurity,
+		Description: "Adds a session to the end of an organization's list. It wants to run and needs pairing next.",
+	}, func(ctx context.Context, in *struct {
+		Body struct {
+			OrgID     fleet.OrgID       `json:"orgId" example:"org-a"`
+			Label     string            `json:"label,omitempty"`
+			SessionID fleet.SessionSlug `json:"sessionId,omitempty" doc:"Its name for ever; default: the organization's next, org-a-01." maxLength:"63"`
+		}
+	}) (*reply[Session], error) {
+		b := in.Body
+		if b.SessionID != "" && !fleet.ValidSlug(string(b.SessionID)) {
+			return nil, invalid("SESSION_ID_INVALID", "sessionId", "must be 1 to 63 lower-case letters, digits and single inner hyphens")
+		}
+		if err := checkLabel("label", b.Label); err != nil {
+			return nil, err
+		}
+		s, err := d.store.CreateSession(ctx, store.NewSession{Org: b.OrgID, Slug: b.SessionID, Label: b.Label})
+		if err != nil {
+			return nil, err
+		}
+		d.nudge(ctx, s)
+		return &reply[Session]{sessionView(s)}, nil
+	})
+
+	huma.Register(api, huma.Operation{
+		OperationID: "list-sessions", Method: http.MethodGet, Path: "/api/admin/sessions", Tags: tags,
+		Summary: "List sessions", Security: adminSecurity,
+	}, func(ctx context.Context, in *struct {
+		Paging
+		OrgID fleet.OrgID `query:"orgId" doc:"Only those of one organization."`
+	}) (*reply[Page[Session]], error) {
+		rows, err := d.store.ListSessions(ctx, store.SessionQuery{Org: in.OrgID, After: fleet.SessionSlug(in.Cursor), Limit: in.Limit + 1})
+		if err != nil {
+			return nil, err
+		}
+		return &reply[Page[Session]]{pageOf(rows, in.Limit, sessionView, func(s fleet.Session) string { return string(s.Slug) })}, nil
+	})
+
+	huma.Register(api, huma.Operation{
+		OperationID: "get-session", Method: http.MethodGet, Path: "/api/admin/sessions/{sessionId}", Tags: tags,
+		Summary: "Get a session", Security: adminSecurity,
+	}, func(ctx context.Context, in *SessionPath) (*reply[Session], error) {
+		s, err := d.store.SessionBySlug(ctx, in.SessionID)
+		if err != nil {
+			return nil, err
+		}
+		return &reply[Session]{sessionView(s)}, nil
+	})
+
+	huma.Register(api, huma.Operation{
+		OperationID: "update-session", Method: http.MethodPatch, Path: "/api/admin/sessions/{sessionId}", Tags: tags,
+		Summary: "Change a session", Security: adminSecurity,
+		Description: "paused takes it out of rotation without disconnecting it; desired stops or starts it, over every restart and failover.",
+	}, func(ctx context.Context, in *struct {
+		SessionPath
+		Body struct {
+			Label   *string        `json:"label,omitempty"`
+			Paused  *bool          `json:"paused,omitempty"`
+			Desired *fleet.Desired `json:"desired,omitempty" enum:"running,stopped"`
+		}
+	}) (*reply[Session], error) {
+		b := in.Body
+		if b.Label == nil && b.Paused == nil && b.Desired == nil {
+			return nil, errNothingToChange
+		}
+		if b.Label != nil {
+			if err := checkLabel("label", *b.Label); err != nil {
+				return nil, err
+			}
+		}
+		return d.changeSession(ctx, in.SessionID, store.SessionChange{Label: b.Label, Paused: b.Paused, Desired: b.Desired})
+	})
+
+	for _, v := range []struct {
+		verb, summary string
+		desired       fleet.Desired
+	}{
+		{"start", "Start a session", fleet.DesiredRunning},
+		{"stop", "Stop a session and keep its login", fleet.DesiredStopped},
+	} {
+		huma.Register(api, huma.Operation{
+			OperationID: v.verb + "-session", Method: http.MethodPost, Path: "/api/admin/sessions/{sessionId}/" + v.verb, Tags: tags,
+			Summary: v.summary, Security: adminSecurity,
+		}, func(ctx context.Context, in *SessionPath) (*reply[Session], error) {
+			return d.changeSession(ctx, in.SessionID, store.SessionChange{Desired: &v.desired})
+		})
+	}
+
+	huma.Register(api, huma.Operation{
+		OperationID: "delete-session", Method: http.MethodDelete, Path: "/api/admin/sessions/{sessionId}", Tags: tags,
+		Summary: "Delete a session", DefaultStatus: http.StatusNoContent, Security: adminSecurity,
+		Description: "Ends it for good and frees its number. Its id is not used again. The device stays in the phone's list until it is removed there or logged out before.",
+	}, func(ctx context.Context, in *SessionPath) (*struct{}, error) {
+		s, err := d.store.DeleteSession(ctx, in.SessionID)
+		if err != nil {
+			return nil, err
+		}
+		d.nudge(ctx, s)
+		return nil, nil //nolint:nilnil // huma's way to say 204
+	})
+}
+
+func (d *deps) changeSession(ctx context.Context, slug fleet.SessionSlug, c store.SessionChange) (*reply[Session], error) {
+	s, err := d.store.UpdateSession(ctx, slug, c)
+	if err != nil {
+		return nil, err
+	}
+	d.nudge(ctx, s)
+	return &reply[Session]{sessionView(s)}, nil
+}
+
+// nudge tells who owns the session, or who might, to look at its row and its commands now.
+func (d *deps) nudge(ctx context.Context, s fleet.Session) {
+	topic := bus.TopicUnassigned
+	if s.LeaseLive {
+		workers, err := d.store.Workers(ctx)
+		if err != nil {
+			d.log.WarnContext(ctx, "owner of a session can't be nudged, it looks by itself within a second",
+				slog.String("session_id", string(s.ID)), slog.Any("err", err))
+			return
+		}
+		for _, w := range workers {
+			if w.Owner == s.LeaseOwner {
+				topic = bus.TopicControl(w.ID)
+			}
+		}
+	}
+	d.publish(ctx, topic, string(s.ID))
+	d.publish(ctx, bus.TopicSession, string(s.ID))
+}
+
+func (d *deps) publish(ctx context.Context, topic, payload string) {
+	if err := d.bus.Publish(ctx, topic, payload); err != nil {
+		d.log.WarnContext(ctx, "nudge was not published, the row is found by polling", slog.String("topic", topic), slog.Any("err", err))
+	}
+}

@@ -1,0 +1,43 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+)
+
+// Worker is a process that holds sessions.
+type Worker struct {
+	WorkerID    string     `json:"workerId" example:"worker-1"`
+	Owner       string     `json:"owner" doc:"The id with this start's own mark, as leases carry it."`
+	Version     string     `json:"version"`
+	Sessions    int        `json:"sessions"`
+	MaxSessions int        `json:"maxSessions"`
+	Draining    bool       `json:"draining"`
+	StartedAt   *time.Time `json:"startedAt"`
+	BeatAt      *time.Time `json:"beatAt" doc:"When it last said that it lives."`
+}
+
+func workerView(w fleet.WorkerInfo) Worker {
+	return Worker{
+		WorkerID: w.ID, Owner: w.Owner, Version: w.Version, Sessions: w.Sessions, MaxSessions: w.MaxSessions,
+		Draining: w.Draining, StartedAt: when(w.StartedAt), BeatAt: when(w.BeatAt),
+	}
+}
+
+func registerWorkers(api huma.API, d *deps) {
+	huma.Register(api, huma.Operation{
+		OperationID: "list-workers", Method: http.MethodGet, Path: "/api/admin/workers", Tags: []string{"Workers"},
+		Summary: "List workers", Security: adminSecurity,
+	}, func(ctx context.Context, _ *struct{}) (*reply[Page[Worker]], error) {
+		rows, err := d.store.Workers(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return &reply[Page[Worker]]{pageOf(rows, len(rows), workerView, func(fleet.WorkerInfo) string { return "" })}, nil
+	})
+}
