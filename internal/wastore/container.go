@@ -1,11 +1,8 @@
 package wastore
 
 import (
-	"context"
-	"fmt"
 	"log/slog"
 	"strings"
-	"time"
 
 	"go.mau.fi/util/dbutil"
 	"go.mau.fi/whatsmeow/store/sqlstore"
@@ -52,32 +49,6 @@ func New(o Options) *Container {
 		metrics:  newMetrics(o.Registerer),
 		postgres: o.Store.Postgres(),
 	}
-}
-
-// PurgeBuffers deletes, for all sessions at once, the remembered hashes of stanzas that WhatsApp
-// does not deliver again and the plaintext kept beside them. whatsmeow would do it from every
-// client, each time over the whole table. Ages under WhatsApp's 14 days of memory are refused.
-func (c *Container) PurgeBuffers(ctx context.Context, age time.Duration) (int64, error) {
-	if age < 14*24*time.Hour {
-		return 0, fmt.Errorf("purge event buffers: %s is less than the 14 days WhatsApp keeps events for", age)
-	}
-	before := time.Now().Add(-age).UnixMilli()
-	var total int64
-	for _, q := range []string{
-		`DELETE FROM whatsmeow_event_buffer WHERE insert_timestamp < $1`,
-		`DELETE FROM whatsmeow_retry_buffer WHERE timestamp < $1`,
-	} {
-		res, err := c.db.Exec(ctx, q, before)
-		if err != nil {
-			return total, fmt.Errorf("purge event buffers: %w", err)
-		}
-		n, err := res.RowsAffected()
-		if err != nil {
-			return total, fmt.Errorf("purge event buffers: %w", err)
-		}
-		total += n
-	}
-	return total, nil
 }
 
 // query is one statement in both dialects. It is written for PostgreSQL; SQLite needs neither the

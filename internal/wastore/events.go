@@ -73,7 +73,7 @@ func (s *deviceStore) ClearBufferedEventPlaintext(ctx context.Context, hash [32]
 }
 
 // DeleteOldBufferedHashes does nothing: whatsmeow's scans the table of all sessions from each of
-// them. See Container.PurgeBuffers.
+// them. See PurgeBufferedHashes.
 func (s *deviceStore) DeleteOldBufferedHashes(ctx context.Context) error { return s.f.check(ctx) }
 
 // ---- outgoing events. The clients here keep theirs in the messages table and never call these.
