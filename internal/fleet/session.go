@@ -93,10 +93,10 @@ type Session struct {
 }
 
 // Ever reports whether the session was ever paired: such a session never pairs by itself.
-func (s *Session) Ever() bool { return !s.PairedAt.IsZero() }
+func (s Session) Ever() bool { return !s.PairedAt.IsZero() }
 
 // CanLogin reports whether there is a login that may be used.
-func (s *Session) CanLogin() bool { return s.DeviceJID != "" && s.RevokedAt.IsZero() }
+func (s Session) CanLogin() bool { return s.DeviceJID != "" && s.RevokedAt.IsZero() }
 
 // Pairing is what a person needs to see to link the session now; zero when none is under way.
 type Pairing struct {

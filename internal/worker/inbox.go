@@ -45,7 +45,7 @@ func (g *generation) message(ctx context.Context, m fleet.Inbound) error {
 	}
 	term, org := g.v.term.Fleet(), g.org
 	key := m.Chat + "/" + m.WAID
-	err := guard(func() error { return g.v.w.o.Inbound.Handle(ctx, term, org, m) })
+	err := guard(func() error { return g.v.w.handle(ctx, term, org, m) })
 	if err == nil {
 		g.v.strikes.clear(key)
 		return nil

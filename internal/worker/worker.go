@@ -56,6 +56,7 @@ type Worker struct {
 	metrics   *metrics
 	waMetrics *wa.Metrics
 	dials     chan struct{} // one token per socket being opened
+	handle    func(ctx context.Context, term fleet.Term, org fleet.OrgID, m fleet.Inbound) error
 
 	mu       sync.Mutex
 	sessions map[fleet.SessionID]*supervisor
@@ -84,6 +85,7 @@ func New(o Options) *Worker {
 		container: wastore.New(wastore.Options{Store: o.Store, Log: o.Log}),
 		waMetrics: wa.NewMetrics(o.Registerer),
 		dials:     make(chan struct{}, o.Batch),
+		handle:    o.Inbound.Handle,
 		sessions:  map[fleet.SessionID]*supervisor{},
 		look:      make(chan struct{}, 1),
 	}

@@ -1,0 +1,403 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/store"
+	"github.com/wafleet/wafleet/internal/wasim"
+	"github.com/wafleet/wafleet/internal/wasim/memnet"
+)
+
+func TestPairingByPhoneCode(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.start("w1")
+		s := w.session()
+		w.command(s.ID, fleet.CommandPair, `{"method":"code","phone":"`+number1+`"}`)
+		w.await("a code", func() bool { return w.row(s.ID).Pairing.Code != "" })
+		if err := w.sim.Phone(number1).EnterCode(t.Context(), w.row(s.ID).Pairing.Code); err != nil {
+			t.Fatal(err)
+		}
+		w.await("a login", func() bool { return w.row(s.ID).Observed == fleet.ObservedConnected && w.row(s.ID).Ever() })
+		if got := w.row(s.ID).Phone; got != number1 {
+			t.Errorf("phone = %q, want %q", got, number1)
+		}
+	})
+}
+
+func TestTheQRIsRefreshedThenExpires(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.start("w1")
+		s := w.session()
+		w.command(s.ID, fleet.CommandPair, `{"method":"qr"}`)
+		seen := map[string]bool{}
+		w.awaitFor(5*time.Minute, "expiry", func() bool {
+			r := w.row(s.ID)
+			if r.Pairing.QR != "" {
+				seen[r.Pairing.QR] = true
+				if r.Pairing.ExpiresAt.Before(time.Now().Add(-2 * time.Second)) {
+					t.Fatalf("an expired code is still shown")
+				}
+			}
+			return r.Observed == fleet.ObservedPairingExpired
+		})
+		if len(seen) < 5 {
+			t.Errorf("%d codes were shown, want each of the six", len(seen))
+		}
+		for qr := range seen {
+			if err := w.sim.Phone(number1).ScanQR(t.Context(), qr); err == nil {
+				t.Errorf("an expired code could be scanned")
+			}
+		}
+		if r := w.row(s.ID); r.Pairing.QR != "" || r.Phone != "" {
+			t.Errorf("after expiry the row holds %+v", r.Pairing)
+		}
+		// A second press works.
+		w.command(s.ID, fleet.CommandPair, `{"method":"qr"}`)
+		w.await("a new code", func() bool { return w.row(s.ID).Pairing.QR != "" && !seen[w.row(s.ID).Pairing.QR] })
+	})
+}
+
+func TestANumberInUseIsRefused(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.start("w1")
+		w.paired(number1)
+		s := w.session()
+		w.command(s.ID, fleet.CommandPair, `{"method":"qr"}`)
+		w.await("a code", func() bool { return w.row(s.ID).Pairing.QR != "" })
+		_ = w.sim.Phone(number1).ScanQR(t.Context(), w.row(s.ID).Pairing.QR)
+		w.await("the refusal", func() bool { return w.row(s.ID).Reason == "number_in_use" })
+		if r := w.row(s.ID); r.CanLogin() || r.Phone != "" || r.Observed != fleet.ObservedNeedsPairing {
+			t.Errorf("the refused session is %s with phone %q", r.Observed, r.Phone)
+		}
+	})
+}
+
+func TestAPairedSessionKeepsItsNumber(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.start("w1")
+		s := w.paired(number1)
+		paired := s.PairedAt
+		if err := w.sim.Phone(number1).Unlink(1); err != nil {
+			t.Fatal(err)
+		}
+		w.await("logged out", func() bool { return w.row(s.ID).Observed == fleet.ObservedLoggedOut })
+		w.command(s.ID, fleet.CommandPair, `{"method":"qr"}`)
+		w.await("a code", func() bool { return w.row(s.ID).Pairing.QR != "" })
+		_ = w.sim.Phone(number2).ScanQR(t.Context(), w.row(s.ID).Pairing.QR)
+		w.await("the refusal", func() bool { return w.row(s.ID).Reason == "number_in_use" })
+		time.Sleep(time.Hour)
+		w.command(s.ID, fleet.CommandPair, `{"method":"qr"}`)
+		w.await("a code", func() bool { return w.row(s.ID).Pairing.QR != "" })
+		if err := w.sim.Phone(number1).ScanQR(t.Context(), w.row(s.ID).Pairing.QR); err != nil {
+			t.Fatal(err)
+		}
+		w.await("a login", func() bool { return w.row(s.ID).Observed == fleet.ObservedConnected })
+		if r := w.row(s.ID); !r.PairedAt.Equal(paired) {
+			t.Errorf("a re-pair moved the first pairing from %v to %v", paired, r.PairedAt)
+		}
+	})
+}
+
+func TestEachRefusedLoginHasItsState(t *testing.T) {
+	for code, want := range map[int]fleet.Observed{
+		401: fleet.ObservedLoggedOut, 403: fleet.ObservedLocked, 406: fleet.ObservedBanned,
+		402: fleet.ObservedTempBanned, 405: fleet.ObservedClientOutdated,
+	} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.start("w1")
+				s := w.paired(number1)
+				w.sim.SetFault(wasim.Scope{Session: number1}, wasim.Fault{ConnectFailure: code, BanCode: 101, BanExpire: time.Hour})
+				w.sim.Drop(number1, 1)
+				w.await(string(want), func() bool { return w.row(s.ID).Observed == want })
+				r := w.row(s.ID)
+				if r.ReasonCode != code && r.ReasonCode != 101 {
+					t.Errorf("code = %d, want %d", r.ReasonCode, code)
+				}
+				if got := w.statuses(); !slices.Contains(got, want) {
+					t.Errorf("events told %v, want %s among them", got, want)
+				}
+				dials := len(w.sim.Log(wasim.Query{Kind: wasim.KindDial, SessionID: string(s.ID)}))
+				time.Sleep(50 * time.Minute)
+				more := len(w.sim.Log(wasim.Query{Kind: wasim.KindDial, SessionID: string(s.ID)})) - dials
+				limit := 0
+				if code == 405 {
+					limit = 14 // a slow probe
+				}
+				if more > limit {
+					t.Errorf("%d dials in 50 minutes, want at most %d", more, limit)
+				}
+				if code == 401 || code == 403 || code == 406 {
+					if r := w.row(s.ID); r.RevokedAt.IsZero() || r.DeviceJID == "" {
+						t.Errorf("the login is %q revoked %v, want kept and marked revoked", r.DeviceJID, r.RevokedAt)
+					}
+				}
+				if code == 402 {
+					w.sim.SetFault(wasim.Scope{Session: number1}, wasim.Fault{})
+					w.awaitFor(15*time.Minute, "a login after the ban", func() bool { return w.row(s.ID).Observed == fleet.ObservedConnected })
+				}
+			})
+		})
+	}
+}
+
+func TestReplacedBacksOffThenParksAsConflict(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.start("w1")
+		s := w.paired(number1)
+		time.Sleep(2 * time.Minute)
+		before := len(w.logins(number1))
+		until := time.Now().Add(time.Hour)
+		kicked := before
+		w.sim.Replace(number1, 1)
+		for time.Now().Before(until) {
+			time.Sleep(200 * time.Millisecond)
+			if n := len(w.logins(number1)); n > kicked {
+				kicked = n
+				time.Sleep(200 * time.Millisecond)
+				w.sim.Replace(number1, 1)
+			}
+		}
+		if n := len(w.logins(number1)) - before; n > 5 {
+			t.Errorf("%d logins against an outside copy, want at most 5", n)
+		}
+		if r := w.row(s.ID); r.Observed != fleet.ObservedConflict || !r.RetryAt.IsZero() {
+			t.Errorf("session is %s, next try %v, want conflict and none", r.Observed, r.RetryAt)
+		}
+		conflicts := 0
+		for _, o := range w.statuses() {
+			if o == fleet.ObservedConflict {
+				conflicts++
+			}
+		}
+		if conflicts != 1 {
+			t.Errorf("conflict was told %d times, want once", conflicts)
+		}
+		w.command(s.ID, fleet.CommandConnect, `{}`)
+		w.await("a login on request", func() bool { return w.row(s.ID).Observed == fleet.ObservedConnected })
+	})
+}
+
+func TestAShortDropIsToldToNobodyALongOneOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.start("w1")
+		s := w.paired(number1)
+		w.sim.Phone(person1)
+		time.Sleep(2 * time.Minute)
+		before := len(w.statuses())
+
+		w.sim.Drop(number1, 1)
+		id := w.send(s, person1, "during the drop")
+		w.awaitStatus(id, fleet.StatusDelivered)
+		time.Sleep(time.Minute)
+		if got := w.statuses()[before:]; len(got) != 0 {
+			t.Errorf("a short drop was told: %v", got)
+		}
+
+		w.net.SetDown("w1", true)
+		w.sim.Drop(number1, 1)
+		time.Sleep(time.Minute)
+		w.net.SetDown("w1", false)
+		w.await("a login", func() bool { return w.row(s.ID).Observed == fleet.ObservedConnected })
+		time.Sleep(2 * time.Minute)
+		if got := w.statuses()[before:]; fmt.Sprint(got) != "[reconnecting connected]" {
+			t.Errorf("a long drop was told as %v, want one down and one up", got)
+		}
+	})
+}
+
+func TestNetworkErrorsAreRetriedForEverWithACap(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.start("w1")
+		s := w.paired(number1)
+		w.sim.SetFault(wasim.Scope{}, wasim.Fault{RefuseDials: true})
+		w.sim.Drop(number1, 1)
+		from := len(w.sim.Log(wasim.Query{Kind: wasim.KindDial}))
+		time.Sleep(10 * time.Minute)
+		dials := len(w.sim.Log(wasim.Query{Kind: wasim.KindDial})) - from
+		if dials < 8 || dials > 30 {
+			t.Errorf("%d dials in ten minutes, want a backoff with a cap of a minute", dials)
+		}
+		if r := w.row(s.ID); r.Attempts < 5 || r.LastError == "" {
+			t.Errorf("the row says attempts %d, last error %q", r.Attempts, r.LastError)
+		}
+		w.sim.SetFault(wasim.Scope{}, wasim.Fault{})
+		w.awaitFor(62*time.Second, "a login within one cap", func() bool { return w.row(s.ID).Observed == fleet.ObservedConnected })
+	})
+}
+
+func TestLoginsSurviveARestart(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := w.start("w1")
+		a, b := w.paired(number1), w.paired(number2)
+		p.stop()
+		w.start("w2")
+		for _, s := range []fleet.Session{a, b} {
+			w.await("a login", func() bool { return w.row(s.ID).Observed == fleet.ObservedConnected })
+		}
+		if n := len(w.sim.Log(wasim.Query{Kind: wasim.KindPair})); n != 2 {
+			t.Errorf("%d pairings, want the two of the start", n)
+		}
+	})
+}
+
+// A store that can't be read is never taken for a lost login.
+func TestAnUnreadableStoreNeverPairs(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := w.start("w1")
+		s := w.paired(number1)
+		p.gate.fail(errors.New("database is away"))
+		w.sim.Drop(number1, 1)
+		time.Sleep(5 * time.Minute)
+		p.gate.fail(nil)
+		w.awaitFor(3*time.Minute, "a login", func() bool { return w.row(s.ID).Observed == fleet.ObservedConnected })
+		if n := len(w.sim.Log(wasim.Query{Kind: wasim.KindPair})); n != 1 {
+			t.Errorf("%d pairings, want one", n)
+		}
+		if r := w.row(s.ID); r.DeviceJID != s.DeviceJID {
+			t.Errorf("the login changed from %s to %s", s.DeviceJID, r.DeviceJID)
+		}
+	})
+}
+
+func TestAStoppedSessionStaysStopped(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := w.start("w1")
+		s := w.paired(number1)
+		stopped, running := fleet.DesiredStopped, fleet.DesiredRunning
+		if _, err := w.st.UpdateSession(t.Context(), s.Slug, store.SessionChange{Desired: &stopped}); err != nil {
+			t.Fatal(err)
+		}
+		w.await("the socket to close", func() bool { return w.row(s.ID).LeaseOwner == "" })
+		logins := len(w.logins(number1))
+		p.stop()
+		w.start("w2")
+		time.Sleep(5 * time.Minute)
+		if n := len(w.logins(number1)); n != logins {
+			t.Errorf("a stopped session logged in %d times after a restart", n-logins)
+		}
+		if _, err := w.st.UpdateSession(t.Context(), s.Slug, store.SessionChange{Desired: &running}); err != nil {
+			t.Fatal(err)
+		}
+		w.await("a login", func() bool { return w.row(s.ID).Observed == fleet.ObservedConnected })
+	})
+}
+
+func TestAGracefulStopHandsOverWithoutWaitingForTheTTL(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := w.start("w1")
+		s := w.paired(number1)
+		w.start("w2")
+		time.Sleep(time.Minute)
+		before := len(w.statuses())
+		from := time.Now()
+		p.stop()
+		w.await("the new owner", func() bool {
+			r := w.row(s.ID)
+			return r.LeaseOwner == "w2/1" && r.Observed == fleet.ObservedConnected
+		})
+		if d := time.Since(from); d > 5*time.Second {
+			t.Errorf("the hand-over took %v, want no wait for the TTL", d)
+		}
+		if got := w.statuses()[before:]; len(got) != 0 {
+			t.Errorf("a hand-over was told as %v", got)
+		}
+		if r := w.row(s.ID); r.LeaseEpoch != 2 {
+			t.Errorf("epoch = %d, want exactly one more", r.LeaseEpoch)
+		}
+	})
+}
+
+func TestAKilledWorkersSessionsAreTakenAfterTheTTL(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := w.start("w1")
+		a, b := w.paired(number1), w.paired(number2)
+		w.start("w2")
+		time.Sleep(2 * time.Minute)
+		for _, s := range []fleet.Session{a, b} {
+			if r := w.row(s.ID); r.LeaseOwner != "w1/1" || r.LeaseEpoch != 1 {
+				t.Fatalf("a second worker changed a living lease: owner %s epoch %d", r.LeaseOwner, r.LeaseEpoch)
+			}
+		}
+		from := time.Now()
+		p.crash()
+		for _, s := range []fleet.Session{a, b} {
+			w.await("the new owner", func() bool {
+				r := w.row(s.ID)
+				return r.LeaseOwner == "w2/1" && r.Observed == fleet.ObservedConnected && r.LeaseEpoch == 2
+			})
+		}
+		if d := time.Since(from); d < 15*time.Second || d > 40*time.Second {
+			t.Errorf("the takeover took %v, want about the TTL", d)
+		}
+	})
+}
+
+// An idle owner that lost its lease must not log in again: a login writes nothing that a fence could stop.
+func TestAnIdleStaleOwnerNeverLogsInAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p1 := w.start("w1")
+		s := w.paired(number1)
+		p1.gate.freeze()
+		w.net.Each("w1", func(l *memnet.Link) { l.Hold(true) })
+		w.start("w2")
+		w.await("a takeover", func() bool {
+			return w.row(s.ID).LeaseOwner == "w2/1" && w.row(s.ID).Observed == fleet.ObservedConnected
+		})
+		logins := len(w.logins(number1))
+		w.net.Each("w1", func(l *memnet.Link) { l.Reset() })
+		p1.gate.open()
+		time.Sleep(10 * time.Minute)
+		if got := w.logins(number1)[logins:]; len(got) != 0 {
+			t.Errorf("logins after the takeover: %+v", got)
+		}
+		if r := w.row(s.ID); r.Observed != fleet.ObservedConnected || r.LeaseOwner != "w2/1" {
+			t.Errorf("the new owner is %s under %s", r.Observed, r.LeaseOwner)
+		}
+	})
+}
+
+func TestFiftyConnectsAreOneLogin(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := w.start("w1")
+		s := w.paired(number1)
+		p.stop()
+		before := len(w.logins(number1))
+		for range 50 {
+			w.command(s.ID, fleet.CommandConnect, `{}`)
+		}
+		w.start("w2")
+		w.await("a login", func() bool { return w.row(s.ID).Observed == fleet.ObservedConnected })
+		time.Sleep(10 * time.Second)
+		if n := len(w.logins(number1)) - before; n != 1 {
+			t.Errorf("%d logins, want one", n)
+		}
+	})
+}
+
+func TestLogoutUnlinksAndNeverPairsByItself(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := w.start("w1")
+		s := w.paired(number1)
+		id := w.command(s.ID, fleet.CommandLogout, `{}`)
+		w.await("logged out", func() bool { return w.row(s.ID).Observed == fleet.ObservedLoggedOut })
+		w.await("the command's end", func() bool {
+			c, err := w.st.GetCommand(t.Context(), id)
+			return err == nil && c.Status == fleet.CommandDone
+		})
+		if n := len(w.sim.Phone(number1).Devices()); n != 0 {
+			t.Errorf("the phone still lists %d linked devices", n)
+		}
+		p.stop()
+		w.start("w2")
+		time.Sleep(10 * time.Minute)
+		if r := w.row(s.ID); r.Observed != fleet.ObservedLoggedOut || r.Pairing.QR != "" {
+			t.Errorf("after a restart the session is %s", r.Observed)
+		}
+	})
+}
