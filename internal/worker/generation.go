@@ -89,7 +89,7 @@ func (g *generation) run(login string) wa.End {
 
 	o := wa.Options{
 		Network: g.v.w.o.Network, Term: g.v.term.Fleet(), Generation: g.n,
-		Log: g.log, Metrics: g.v.w.waMetrics, Valid: g.v.term.Err, Bind: g.v.fence.Bind,
+		Log: g.v.w.log, Metrics: g.v.w.waMetrics, Valid: g.v.term.Err, Bind: g.v.fence.Bind,
 		BeginSend: func(ctx context.Context, jid string) (context.Context, wa.SendWatch) {
 			return g.v.fence.BeginSend(ctx, jid)
 		},

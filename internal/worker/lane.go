@@ -72,10 +72,7 @@ func (l *lane) run() {
 			queueEnd = nil
 			l.adopt(ctx)
 		case <-tidy.C:
-			if queueEnd == nil {
-				l.adopt(ctx)
-			}
-			l.tidy(ctx)
+			l.tidy(ctx, queueEnd == nil)
 		}
 	}
 }
@@ -200,31 +197,36 @@ func (l *lane) adopt(ctx context.Context) {
 		return
 	}
 	if n > 0 {
-		l.g.log.InfoContext(ctx, "sends with unknown outcome taken over", slog.Int("messages", n))
+		l.g.log.DebugContext(ctx, "sends with unknown outcome", slog.Int("messages", n))
 	}
 }
 
-// tidy tells of outcomes that stay unknown and closes them in the end.
-func (l *lane) tidy(ctx context.Context) {
+// tidy takes over, tells of, and in the end closes outcomes that stay unknown.
+func (l *lane) tidy(ctx context.Context, queueEnded bool) {
 	if !l.unknown {
 		return
 	}
-	told, err := l.st.TellUnknown(ctx, l.term)
+	open, err := l.st.HasUnknown(ctx, l.term.SessionID)
+	if err == nil && !open {
+		l.unknown = false
+		return
+	}
+	if queueEnded {
+		l.adopt(ctx)
+	}
+	told, closed := 0, 0
 	if err == nil {
-		var closed int
+		told, err = l.st.TellUnknown(ctx, l.term)
+	}
+	if err == nil {
 		closed, err = l.st.CloseOwnUnconfirmed(ctx, l.term)
-		told += closed
 	}
 	if err != nil {
 		l.failed(ctx, "could not settle unknown outcomes", err)
 		return
 	}
-	if told > 0 {
+	if told+closed > 0 {
 		_ = l.g.v.w.o.Bus.Publish(ctx, bus.TopicWebhooks, "")
-	}
-	open, err := l.st.HasUnknown(ctx, l.term.SessionID)
-	if err == nil {
-		l.unknown = open
 	}
 }
 

@@ -90,7 +90,7 @@ func TestAPairedSessionKeepsItsNumber(t *testing.T) {
 		w.await("a code", func() bool { return w.row(s.ID).Pairing.QR != "" })
 		_ = w.sim.Phone(number2).ScanQR(t.Context(), w.row(s.ID).Pairing.QR)
 		w.await("the refusal", func() bool { return w.row(s.ID).Reason == "number_in_use" })
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		w.command(s.ID, fleet.CommandPair, `{"method":"qr"}`)
 		w.await("a code", func() bool { return w.row(s.ID).Pairing.QR != "" })
 		if err := w.sim.Phone(number1).ScanQR(t.Context(), w.row(s.ID).Pairing.QR); err != nil {
@@ -112,7 +112,7 @@ func TestEachRefusedLoginHasItsState(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				w.start("w1")
 				s := w.paired(number1)
-				w.sim.SetFault(wasim.Scope{Session: number1}, wasim.Fault{ConnectFailure: code, BanCode: 101, BanExpire: time.Hour})
+				w.sim.SetFault(wasim.Scope{Session: number1}, wasim.Fault{ConnectFailure: code, BanCode: 101, BanExpire: 25 * time.Minute})
 				w.sim.Drop(number1, 1)
 				w.await(string(want), func() bool { return w.row(s.ID).Observed == want })
 				r := w.row(s.ID)
@@ -123,14 +123,14 @@ func TestEachRefusedLoginHasItsState(t *testing.T) {
 					t.Errorf("events told %v, want %s among them", got, want)
 				}
 				dials := len(w.sim.Log(wasim.Query{Kind: wasim.KindDial, SessionID: string(s.ID)}))
-				time.Sleep(50 * time.Minute)
+				time.Sleep(20 * time.Minute)
 				more := len(w.sim.Log(wasim.Query{Kind: wasim.KindDial, SessionID: string(s.ID)})) - dials
 				limit := 0
 				if code == 405 {
-					limit = 14 // a slow probe
+					limit = 6 // a slow probe
 				}
 				if more > limit {
-					t.Errorf("%d dials in 50 minutes, want at most %d", more, limit)
+					t.Errorf("%d dials in 20 minutes, want at most %d", more, limit)
 				}
 				if code == 401 || code == 403 || code == 406 {
 					if r := w.row(s.ID); r.RevokedAt.IsZero() || r.DeviceJID == "" {
@@ -152,7 +152,7 @@ func TestReplacedBacksOffThenParksAsConflict(t *testing.T) {
 		s := w.paired(number1)
 		time.Sleep(2 * time.Minute)
 		before := len(w.logins(number1))
-		until := time.Now().Add(time.Hour)
+		until := time.Now().Add(20 * time.Minute)
 		kicked := before
 		w.sim.Replace(number1, 1)
 		for time.Now().Before(until) {

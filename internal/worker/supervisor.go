@@ -226,8 +226,6 @@ func (v *supervisor) ended(ctx context.Context, end wa.End) {
 	if ctx.Err() != nil {
 		return // the loop sees it next
 	}
-	log := v.log.With(slog.Int64("generation", g.n), slog.String("reason", string(end.Reason)), slog.Int("wa_code", end.Code), slog.Any("err", end.Err))
-	log.InfoContext(ctx, "generation ended")
 	if g.pair != nil && end.Reason != wa.ReasonPaired {
 		v.pairingEnded(ctx, end)
 		return
