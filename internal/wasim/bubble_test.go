@@ -26,8 +26,7 @@ func inBubble(t *testing.T, pn string, f func(t *testing.T, w *world, n *memnet.
 		w.patience = time.Hour
 		c := w.newClientOver(t, pn, n.Dialer("client"))
 		defer func() {
-			c.EnableAutoReconnect = false
-			c.Disconnect()
+			c.Disconnect() // also ends its reconnecting
 			n.Each("client", (*memnet.Link).Reset)
 			c.http.CloseIdleConnections()
 			w.stop(t)
@@ -128,7 +127,6 @@ func TestCloseEndsEverythingWhileClientsAreConnectedAndPhonesWork(t *testing.T) 
 	inBubble(t, pn, func(t *testing.T, w *world, _ *memnet.Net, c *client) {
 		w.srv.Phone(contact).AutoReply(func(r Received) string { return "re " + r.Text })
 		c.mustText("FF04", pnJID(contact), "goodbye")
-		c.EnableAutoReconnect = false
 		w.srv.Close()
 		w.srv.Close()
 		if st := w.srv.Stats(); st.Connections != 0 || st.Online != 0 {

@@ -64,7 +64,7 @@ type Entry struct {
 
 // Query selects entries; zero fields select everything.
 type Query struct {
-	Session, Sender, Recipient, ID, Kind, Dir, Worker, SessionID string
+	Session, Sender, Recipient, ID, Kind, Type, Dir, Worker, SessionID string
 
 	After int64 // only entries with a greater Seq
 	Limit int   // at most so many, the oldest of those selected; 0 = all
@@ -74,7 +74,7 @@ type Query struct {
 func (q *Query) matches(e *Entry) bool {
 	eq := func(want, have string) bool { return want == "" || want == have }
 	return e.Seq > q.After && eq(q.Session, e.Session) && eq(q.Sender, e.Sender) && eq(q.Recipient, e.Recipient) &&
-		eq(q.ID, e.ID) && eq(q.Kind, e.Kind) && eq(q.Dir, e.Dir) && eq(q.Worker, e.Worker) && eq(q.SessionID, e.SessionID)
+		eq(q.ID, e.ID) && eq(q.Kind, e.Kind) && eq(q.Type, e.Type) && eq(q.Dir, e.Dir) && eq(q.Worker, e.Worker) && eq(q.SessionID, e.SessionID)
 }
 
 const defaultLogLimit = 1_000_000
