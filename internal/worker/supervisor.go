@@ -79,10 +79,6 @@ func (v *supervisor) run() {
 	defer close(v.done)
 	defer v.stopTimers()
 	ctx := v.term.Context()
-	v.log.InfoContext(ctx, "session claimed")
-	defer func() {
-		v.log.InfoContext(ctx, "session let go", slog.Any("err", context.Cause(ctx)))
-	}()
 	v.poke()
 	for {
 		var ended <-chan wa.End
@@ -338,7 +334,9 @@ func (v *supervisor) standDown(ctx context.Context) {
 	if err := v.w.o.Store.RecordStopped(ctx, v.term.Fleet()); err != nil {
 		v.log.WarnContext(ctx, "stop of session not written", slog.Any("err", err))
 	}
-	v.w.keeper.Release(ctx, v.term)
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime) // releasing ends the term, and its context
+	defer cancel()
+	v.w.keeper.Release(rctx, v.term)
 }
 
 func errText(err error) string {
