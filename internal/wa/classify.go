@@ -91,9 +91,6 @@ type HandlerError struct {
 }
 
 func (e *HandlerError) Error() string {
-	if e.Panic {
-		return fmt.Sprintf("%s handler panicked: %v", e.Handler, e.Err)
-	}
 	return fmt.Sprintf("%s handler: %v", e.Handler, e.Err)
 }
 

@@ -145,16 +145,22 @@ func (s *Socket) ownName(l *life, name string) {
 }
 
 // protect calls one of our handlers and turns a panic into an error: whatsmeow would recover it too, and acknowledge.
-func protect(handler string, m *fleet.Inbound, call func() error) (err error) {
+func protect(handler string, m *fleet.Inbound, call func() error) error {
+	err, panicked := caught(call)
+	if err == nil {
+		return nil
+	}
+	return &HandlerError{Handler: handler, Inbound: m, Panic: panicked, Err: err}
+}
+
+// caught calls f and turns a panic into an error.
+func caught(f func() error) (err error, panicked bool) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = &HandlerError{Handler: handler, Inbound: m, Panic: true, Err: fmt.Errorf("%v\n%s", r, debug.Stack())}
+			err, panicked = fmt.Errorf("panic: %v\n%s", r, debug.Stack()), true
 		}
 	}()
-	if err := call(); err != nil {
-		return &HandlerError{Handler: handler, Inbound: m, Err: err}
-	}
-	return nil
+	return f(), false
 }
 
 // did calls a handler that may fail. If it does, the generation is over before whatsmeow hears of it.

@@ -14,7 +14,7 @@ import (
 )
 
 func TestPairingByQRStoresTheDeviceAndTheLoginIsTheNextGeneration(t *testing.T) {
-	const pn = "5511900001001"
+	pn := fresh()
 	n := shared.paired(t, pn)
 	if es := shared.sim.Log(wasim.Query{Session: pn, Kind: wasim.KindLogin}); len(es) != 0 {
 		t.Errorf("the pairing generation logged in %d times, want 0", len(es))
@@ -33,7 +33,7 @@ func TestPairingByQRStoresTheDeviceAndTheLoginIsTheNextGeneration(t *testing.T) 
 }
 
 func TestPairingByPhoneCode(t *testing.T) {
-	const pn = "5511900001002"
+	pn := fresh()
 	n := shared.number(t, pn)
 	g := n.start(func(o *wa.Options) {
 		o.Pair = &wa.PairRequest{Method: fleet.PairCode, Phone: pn, Until: time.Now().Add(time.Minute)}
@@ -54,7 +54,7 @@ func TestPairingByPhoneCode(t *testing.T) {
 }
 
 func TestANumberThatIsInUseIsRefusedWhilePairing(t *testing.T) {
-	const pn = "5511900001003"
+	pn := fresh()
 	n := shared.number(t, pn)
 	g := n.start(func(o *wa.Options) {
 		o.Pair = &wa.PairRequest{Method: fleet.PairQR, Until: time.Now().Add(time.Minute)}
@@ -75,7 +75,7 @@ func TestANumberThatIsInUseIsRefusedWhilePairing(t *testing.T) {
 }
 
 func TestPairingEndsWhenItsTimeIsOver(t *testing.T) {
-	n := shared.number(t, "5511900001004")
+	n := shared.number(t, fresh())
 	g := n.start(func(o *wa.Options) {
 		o.Pair = &wa.PairRequest{Method: fleet.PairQR, Until: time.Now().Add(200 * time.Millisecond)}
 	})
@@ -85,7 +85,7 @@ func TestPairingEndsWhenItsTimeIsOver(t *testing.T) {
 }
 
 func TestADeviceNeverPairsUnasked(t *testing.T) {
-	const pn = "5511900001005"
+	pn := fresh()
 	n := shared.number(t, pn)
 	if e := n.start().end(); e.Reason != wa.ReasonPairFailed {
 		t.Errorf("Run without login and without request = %v, want %s", e, wa.ReasonPairFailed)
@@ -101,7 +101,7 @@ func TestADeviceNeverPairsUnasked(t *testing.T) {
 }
 
 func TestATextIsSentDeliveredReadAndAnswered(t *testing.T) {
-	const pn, contact = "5511900001006", "5511900001007"
+	pn, contact := fresh(), fresh()
 	n := shared.paired(t, pn)
 	g := n.online()
 	phone := shared.sim.Phone(contact)
@@ -116,7 +116,7 @@ func TestATextIsSentDeliveredReadAndAnswered(t *testing.T) {
 		t.Fatalf("the phone got %+v, %v, want hello", got, err)
 	}
 	if r := take(t, g.receipts); r.Status != fleet.StatusDelivered || !cmp.Equal(r.WAIDs, []string{"3EB0A1"}) ||
-		r.SessionID != "session-"+pn || r.At.IsZero() {
+		r.SessionID != fleet.SessionID("session-"+pn) || r.At.IsZero() {
 		t.Errorf("Receipt = %+v, want delivered for 3EB0A1", r)
 	}
 	if err := phone.MarkRead(t.Context(), "3EB0A1"); err != nil {
@@ -132,7 +132,7 @@ func TestATextIsSentDeliveredReadAndAnswered(t *testing.T) {
 	}
 	m := take(t, g.messages)
 	if m.WAID != id || m.Kind != "text" || m.Text != "hello back" || m.FromMe || m.SenderPhone != contact ||
-		m.SenderLID != phone.LID().User || m.PushName != "Contact" || m.SessionID != "session-"+fleet.SessionID(pn) || m.SentAt.IsZero() {
+		m.SenderLID != phone.LID().User || m.PushName != "Contact" || m.SessionID != fleet.SessionID("session-"+pn) || m.SentAt.IsZero() {
 		t.Errorf("Message = %+v, want %q from %s (%s)", m, "hello back", contact, phone.LID())
 	}
 	// WhatsApp is told: the delivery receipt, as a client that is not in the foreground.
@@ -150,7 +150,7 @@ func TestATextIsSentDeliveredReadAndAnswered(t *testing.T) {
 }
 
 func TestWhatWhatsAppHeldIsMarkedOfflineAndThenTheQueueIsDone(t *testing.T) {
-	const pn, contact = "5511900001008", "5511900001009"
+	pn, contact := fresh(), fresh()
 	n := shared.paired(t, pn)
 	g := n.online()
 	take(t, g.offline)
@@ -177,7 +177,7 @@ func TestWhatWhatsAppHeldIsMarkedOfflineAndThenTheQueueIsDone(t *testing.T) {
 }
 
 func TestARetryReceiptIsAnsweredAfterATakeover(t *testing.T) {
-	const pn, contact = "5511900001010", "5511900001011"
+	pn, contact := fresh(), fresh()
 	n := shared.paired(t, pn)
 	phone := shared.sim.Phone(contact)
 	g := n.online()
@@ -187,16 +187,20 @@ func TestARetryReceiptIsAnsweredAfterATakeover(t *testing.T) {
 	if _, err := phone.Wait(t.Context(), func(r wasim.Received) bool { return r.ID == "3EB0B1" }); err != nil {
 		t.Fatal(err)
 	}
+	take(t, g.receipts)
+	shared.log(t, 1, wasim.Query{Session: pn, Kind: wasim.KindAck, Dir: wasim.DirIn, ID: "3EB0B1"})
 	g.stop() // whatsmeow's own memory of the message is gone
 
 	refuse := n.online(func(o *wa.Options) {
 		o.Handler.AllowRetry = func(context.Context, string) bool { return false }
 	})
+	acks := wasim.Query{Session: pn, Kind: wasim.KindAck, Dir: wasim.DirIn, ID: "3EB0B1"}
+	acked := shared.sim.Log(acks) // of the delivery receipt
 	if err := phone.AskRetry("3EB0B1"); err != nil {
 		t.Fatal(err)
 	}
 	// The refusal is the end of it: the receipt is acknowledged and nothing is sent.
-	shared.log(t, 1, wasim.Query{Session: pn, Kind: wasim.KindAck, Dir: wasim.DirIn, ID: "3EB0B1"})
+	shared.log(t, len(acked)+1, acks)
 	if es := n.framesOf("3EB0B1"); len(es) != 1 {
 		t.Errorf("frames after a refused retry = %d, want 1", len(es))
 	}
@@ -220,7 +224,7 @@ func TestARetryReceiptIsAnsweredAfterATakeover(t *testing.T) {
 }
 
 func TestLogoutUnlinksTheDeviceAndDeletesIt(t *testing.T) {
-	const pn = "5511900001012"
+	pn := fresh()
 	n := shared.paired(t, pn)
 	g := n.online()
 	if err := g.sock.Logout(t.Context()); err != nil {
@@ -238,7 +242,7 @@ func TestLogoutUnlinksTheDeviceAndDeletesIt(t *testing.T) {
 }
 
 func TestTheOwnNameIsTold(t *testing.T) {
-	const pn = "5511900001013"
+	pn := fresh()
 	if err := shared.sim.Phone(pn).SetPushName("First"); err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +260,7 @@ func TestTheOwnNameIsTold(t *testing.T) {
 }
 
 func TestFramesCarryTheTermInSimulatedMode(t *testing.T) {
-	const pn, contact = "5511900001014", "5511900001015"
+	pn, contact := fresh(), fresh()
 	n := shared.paired(t, pn)
 	g := n.online()
 	shared.sim.Phone(contact)

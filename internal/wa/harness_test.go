@@ -49,6 +49,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+var numbers atomic.Int64
+
+// fresh is a number that no other test uses.
+func fresh() string { return fmt.Sprintf("55119%08d", numbers.Add(1)) }
+
 // world is a simulator and the way to it.
 type world struct {
 	sim    *wasim.Server
@@ -312,10 +317,10 @@ type watchedStore struct {
 
 func (w *watchedStore) failWith(f func(ctx context.Context, op string) error) { w.failing.Store(&f) }
 
-// failOn makes one operation fail.
-func (w *watchedStore) failOn(op string, err error) {
-	w.failWith(func(_ context.Context, o string) error {
-		if o == op {
+// failOn makes one operation fail, inside sends only or outside of them only.
+func (w *watchedStore) failOn(op string, inSend bool, err error) {
+	w.failWith(func(ctx context.Context, o string) error {
+		if o == op && (ctx.Value(sendMark{}) != nil) == inSend {
 			return err
 		}
 		return nil
@@ -449,6 +454,12 @@ func (s *watchedTokens) GetPrivacyToken(ctx context.Context, user types.JID) (*s
 	if err := s.w.check(ctx, "GetPrivacyToken"); err != nil {
 		return nil, err
 	}
+	// whatsmeow saves nothing when it could encrypt for nobody; this is its last step before the frame.
+	// By phone number it is also looked for before.
+	if send, ok := ctx.Value(sendMark{}).(*watch); ok && user.Server == types.HiddenUserServer && !send.Saved() {
+		send.fail(errSkipped)
+		return nil, errSkipped
+	}
 	return s.PrivacyTokenStore.GetPrivacyToken(ctx, user)
 }
 
@@ -464,7 +475,7 @@ func (s *watchedBuffer) PutBufferedEvent(ctx context.Context, hash [32]byte, pla
 	return s.EventBuffer.PutBufferedEvent(ctx, hash, plaintext, at)
 }
 
-// noFrame fails if the simulator got a frame with this id; it waits for the connection to be heard of afterwards first.
+// noFrame fails if the simulator got a frame with this id.
 func (n *number) noFrame(id string) {
 	n.t.Helper()
 	if es := n.framesOf(id); len(es) > 0 {

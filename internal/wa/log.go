@@ -35,10 +35,19 @@ const (
 // waLogger gives whatsmeow's lines to slog, one level lower than it thinks of them: what it calls an error is mostly a
 // thing that it or we handle. Stanzas are reduced to their tag and long numbers to their last four digits.
 type waLogger struct {
-	log    *slog.Logger
+	*waSink
 	module string
+}
+
+// waSink is what the loggers of one generation share.
+type waSink struct {
+	log *slog.Logger
+	// ctx is the generation's: what whatsmeow complains about after its end is expected.
+	ctx context.Context
 	// serverError is told the code when WhatsApp said that the problem is on its side.
 	serverError func(code int)
+	// lines being written; closed when Run returns, because whatsmeow's goroutines may linger.
+	lines tracker
 }
 
 func (l *waLogger) Errorf(msg string, args ...any) { l.put(slog.LevelWarn, msg, args) }
@@ -66,14 +75,18 @@ func (l *waLogger) Sub(module string) waLog.Logger {
 	if l.module != "" {
 		module = l.module + "/" + module
 	}
-	return &waLogger{log: l.log, module: module, serverError: l.serverError}
+	return &waLogger{waSink: l.waSink, module: module}
 }
 
 func (l *waLogger) put(level slog.Level, msg string, args []any) {
-	ctx := context.Background()
-	if !l.log.Enabled(ctx, level) || strings.HasPrefix(msg, "Errored frame hex") {
+	if l.ctx.Err() != nil {
+		level = slog.LevelDebug
+	}
+	ctx := context.WithoutCancel(l.ctx)
+	if !l.log.Enabled(ctx, level) || strings.HasPrefix(msg, "Errored frame hex") || !l.lines.enter() {
 		return
 	}
+	defer l.lines.leave()
 	safe := make([]any, len(args))
 	for i, a := range args {
 		safe[i] = reduce(a)

@@ -82,7 +82,7 @@ func (s *Socket) inbound(l *life, e *events.Message) (m fleet.Inbound, ok bool) 
 	}
 	// The content comes from a stranger: a panic on it would come again with every delivery, so it is passed on raw.
 	var c content
-	err := protect("read", nil, func() (err error) { c, err = read(e.RawMessage); return err })
+	err, _ := caught(func() (err error) { c, err = read(e.RawMessage); return err })
 	if err != nil {
 		s.log.LogAttrs(l.ctx, slog.LevelError, "message can't be read, passed on raw", slog.String("err", err.Error()))
 		c = content{Kind: kindUnprocessable, Raw: marshalled(e.RawMessage)}
@@ -97,7 +97,7 @@ func (s *Socket) inbound(l *life, e *events.Message) (m fleet.Inbound, ok bool) 
 
 func marshalled(m *waE2E.Message) []byte {
 	var raw []byte
-	_ = protect("marshal", nil, func() (err error) { raw, err = proto.Marshal(m); return err })
+	_, _ = caught(func() (err error) { raw, err = proto.Marshal(m); return err })
 	return raw
 }
 

@@ -96,7 +96,7 @@ func (s *Socket) send(ctx context.Context, out Outgoing) (Sent, *SendError) {
 			defer watch.End()
 		}
 		var r result
-		r.err = protect("send", nil, func() (err error) {
+		r.err, _ = caught(func() (err error) {
 			r.resp, err = c.life.client.SendMessage(sctx, to, msg, whatsmeow.SendRequestExtra{ID: out.WAID, Timeout: -1})
 			return err
 		})
@@ -207,7 +207,8 @@ func (s *Socket) do(ctx context.Context, f func(ctx context.Context, c *whatsmeo
 	done := make(chan error, 1)
 	go func() {
 		defer c.end()
-		done <- protect("call", nil, func() error { return f(c.ctx, c.life.client) })
+		err, _ := caught(func() error { return f(c.ctx, c.life.client) })
+		done <- err
 	}()
 	select {
 	case err := <-done:

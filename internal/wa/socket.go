@@ -12,6 +12,7 @@ import (
 
 	"go.mau.fi/whatsmeow"
 	"go.mau.fi/whatsmeow/store"
+	waLog "go.mau.fi/whatsmeow/util/log"
 
 	"github.com/wafleet/wafleet/internal/fleet"
 )
@@ -212,7 +213,9 @@ func (s *Socket) run(parent context.Context) End {
 	media := o.Network.transport(s.gate.dialer(o.Network.dial, false))
 	defer main.CloseIdleConnections()
 	defer media.CloseIdleConnections()
-	l := &life{ctx: ctx, cancel: cancel, client: s.newClient(ctx, main, media)}
+	sink := &waSink{log: s.log, ctx: ctx, serverError: func(code int) { s.post(note{serverError: code}) }}
+	defer func() { <-sink.lines.close() }()
+	l := &life{ctx: ctx, cancel: cancel, client: s.newClient(ctx, &waLogger{waSink: sink}, main, media)}
 	l.client.AddEventHandlerWithSuccessStatus(func(evt any) bool { return s.handle(l, evt) })
 	s.life.Store(l)
 
@@ -229,10 +232,8 @@ func (s *Socket) run(parent context.Context) End {
 	return end
 }
 
-func (s *Socket) newClient(ctx context.Context, main, media http.RoundTripper) *whatsmeow.Client {
-	c := whatsmeow.NewClient(s.opts.Device, &waLogger{log: s.log, serverError: func(code int) {
-		s.post(note{serverError: code})
-	}})
+func (s *Socket) newClient(ctx context.Context, log waLog.Logger, main, media http.RoundTripper) *whatsmeow.Client {
+	c := whatsmeow.NewClient(s.opts.Device, log)
 	c.EnableAutoReconnect = false
 	c.DisableLoginAutoReconnect = true
 	c.SynchronousAck = true
