@@ -1,0 +1,152 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wafleet/wafleet/internal/bus"
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/router"
+	"github.com/wafleet/wafleet/internal/store"
+)
+
+const (
+	workTime    = 15 * time.Second // one try to accept, however long the client waits
+	releaseTime = 5 * time.Second
+)
+
+// Options of New.
+type Options struct {
+	Store      *store.Store
+	Router     *router.Router
+	Bus        bus.Bus
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // nil = no metrics
+}
+
+// Outbound takes messages in. Its methods are safe for use by several goroutines.
+type Outbound struct {
+	store   *store.Store
+	router  *router.Router
+	bus     bus.Bus
+	log     *slog.Logger
+	metrics *metrics
+
+	// gap is called between two steps, for tests that let a process die there; nil otherwise.
+	gap func(step string) error
+}
+
+// New returns an Outbound. It starts nothing.
+func New(o Options) *Outbound {
+	return &Outbound{store: o.Store, router: o.Router, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Registerer)}
+}
+
+// Accepted is the answer to a request.
+type Accepted struct {
+	// Message is as it was stored when the request was accepted, also in a replay.
+	Message fleet.Message
+	// Replayed: this is the stored answer to an earlier request with the same key. It may be set
+	// beside an error, which is then the one that was answered.
+	Replayed bool
+}
+
+// Accept validates, routes and stores a message. When it returns one, it is committed and will be
+// sent. Errors: *fleet.InvalidError for bad input; *fleet.CodedError (NO_SESSIONS, NONE_ELIGIBLE,
+// IDEMPOTENCY_IN_PROGRESS, IDEMPOTENCY_MISMATCH); fleet.ErrUnavailable if the database is away.
+//
+// The client hanging up (ctx) ends only the wait for another request with the same key, never work
+// that has begun.
+func (o *Outbound) Accept(ctx context.Context, r Request) (Accepted, error) {
+	var a Accepted
+	var err error
+	if r.Key == "" {
+		a, err = o.accept(ctx, r, nil)
+	} else {
+		a, err = o.acceptOnce(ctx, r)
+	}
+	o.metrics.accept(a, err)
+	return a, err
+}
+
+// accept does the work, under a key if one was claimed. A refusal that stays true is returned as
+// *fleet.InvalidError and kept under the key.
+func (o *Outbound) accept(ctx context.Context, r Request, key *heldKey) (Accepted, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), workTime)
+	defer cancel()
+	to, err := r.validate()
+	if err != nil {
+		return Accepted{}, err
+	}
+	choice, err := o.router.Route(ctx, r.Org, to)
+	if err != nil {
+		return Accepted{}, err
+	}
+	if err := o.at("routed"); err != nil {
+		return Accepted{}, err
+	}
+	var m fleet.Message
+	err = o.store.InTx(ctx, func(ctx context.Context) error {
+		var err error
+		m, err = o.store.CreateMessage(ctx, fleet.Message{
+			OrgID: r.Org, ProjectID: r.Project, SessionID: choice.Session.ID,
+			ContactKey: to.ContactKey, To: r.To, ToJID: to.JID, Kind: KindText, Text: r.Text, ClientRef: r.ClientRef,
+		}, r.ttl())
+		if err != nil {
+			return err
+		}
+		if err := o.at("inserted"); err != nil || key == nil {
+			return err
+		}
+		return key.complete(ctx, http.StatusAccepted, answer{Message: &m})
+	})
+	if err != nil {
+		return Accepted{}, err
+	}
+	if err := o.at("committed"); err != nil {
+		return Accepted{}, err
+	}
+	o.nudge(ctx, bus.TopicSend, string(m.SessionID))
+	o.log.InfoContext(ctx, "message accepted", slog.String("org_id", string(m.OrgID)), slog.String("message_id", string(m.ID)),
+		slog.String("session_id", string(m.SessionID)))
+	return Accepted{Message: m}, nil
+}
+
+// Cancel takes back a message that is still queued. Any other is refused with the *fleet.CodedError
+// NOT_CANCELLABLE; another organization's is fleet.ErrNotFound.
+func (o *Outbound) Cancel(ctx context.Context, org fleet.OrgID, id fleet.MessageID) (fleet.Message, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), workTime)
+	defer cancel()
+	m, err := o.store.CancelMessage(ctx, org, id)
+	switch {
+	case errors.Is(err, fleet.ErrConflict):
+		return m, &fleet.CodedError{
+			Code: "NOT_CANCELLABLE", Detail: fmt.Sprintf("the message is %s: only a queued one can be taken back", m.Status), Err: fleet.ErrConflict,
+		}
+	case err != nil:
+		return m, err
+	}
+	o.nudge(ctx, bus.TopicWebhooks, string(org))
+	o.nudge(ctx, bus.TopicMessage, string(id))
+	o.nudge(ctx, bus.TopicSend, string(m.SessionID)) // a message that waited for this one may go
+	return m, nil
+}
+
+// nudge says "look now". Everybody also polls, so a lost one costs a second.
+func (o *Outbound) nudge(ctx context.Context, topic, payload string) {
+	if err := o.bus.Publish(ctx, topic, payload); err != nil {
+		o.log.DebugContext(ctx, "nudge lost", slog.String("topic", topic), slog.Any("err", err))
+	}
+}
+
+func (o *Outbound) at(step string) error {
+	if o.gap == nil {
+		return nil
+	}
+	return o.gap(step)
+}

@@ -1,0 +1,107 @@
+package outbound
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+)
+
+// KindText is the only kind of message of this version.
+const KindText = "text"
+
+// Limits of a request.
+const (
+	MaxTTL       = 86_400 // seconds
+	MaxClientRef = 128    // Unicode code points
+	MaxKey       = 255    // bytes
+)
+
+// Request asks to send one message.
+type Request struct {
+	Org     fleet.OrgID
+	Project fleet.ProjectID
+	// Key is the caller's Idempotency-Key; "" = none.
+	Key string
+
+	To         string
+	Kind       string // KindText, or "" for it
+	Text       string
+	TTLSeconds *int   // 1 to MaxTTL; nil = fleet.DefaultTTL
+	ClientRef  string // the caller's own reference, echoed
+}
+
+// ttl is only meaningful for a valid request.
+func (r *Request) ttl() time.Duration {
+	if r.TTLSeconds == nil {
+		return fleet.DefaultTTL
+	}
+	return time.Duration(*r.TTLSeconds) * time.Second
+}
+
+// validate returns who the message is for, or an *fleet.InvalidError.
+func (r *Request) validate() (fleet.Recipient, error) {
+	bad := func(code, field, detail string, args ...any) (fleet.Recipient, error) {
+		return fleet.Recipient{}, &fleet.InvalidError{Code: code, Field: field, Detail: fmt.Sprintf(detail, args...)}
+	}
+	if r.Kind != "" && r.Kind != KindText {
+		return bad("TYPE_INVALID", "type", "must be %q", KindText)
+	}
+	switch {
+	case !clean(r.Text):
+		return bad("TEXT_INVALID", "text", "must be UTF-8 without NUL")
+	case r.Text == "":
+		return bad("TEXT_EMPTY", "text", "is empty: give 1 to %d characters", fleet.MaxTextLength)
+	}
+	if n := utf8.RuneCountInString(r.Text); n > fleet.MaxTextLength {
+		return bad("TEXT_TOO_LONG", "text", "has %d characters, at most %d can be sent", n, fleet.MaxTextLength)
+	}
+	if r.TTLSeconds != nil && (*r.TTLSeconds < 1 || *r.TTLSeconds > MaxTTL) {
+		return bad("TTL_INVALID", "ttlSeconds", "must be 1 to %d", MaxTTL)
+	}
+	if !clean(r.ClientRef) || utf8.RuneCountInString(r.ClientRef) > MaxClientRef {
+		return bad("CLIENT_REF_INVALID", "clientRef", "must be UTF-8 without NUL and have at most %d characters", MaxClientRef)
+	}
+	return fleet.ParseRecipient(r.To)
+}
+
+func clean(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
+
+// hash names what the request asks for, whatever the layout of its JSON: the same key may only be
+// used again for the same.
+func (r *Request) hash() []byte {
+	h := sha256.New()
+	kind := r.Kind
+	if kind == "" {
+		kind = KindText
+	}
+	for _, field := range []string{string(r.Project), r.To, kind, r.Text, fmt.Sprint(r.ttl()), r.ClientRef} {
+		_ = binary.Write(h, binary.BigEndian, uint64(len(field))) // a hash takes everything
+		_, _ = h.Write([]byte(field))
+	}
+	return h.Sum(nil)
+}
+
+// ParseKey checks an Idempotency-Key: 1 to 255 visible ASCII characters. The error is an
+// *fleet.InvalidError with code INVALID_IDEMPOTENCY_KEY.
+func ParseKey(s string) (string, error) {
+	bad := func(detail string) (string, error) {
+		return "", &fleet.InvalidError{Code: "INVALID_IDEMPOTENCY_KEY", Field: "Idempotency-Key", Detail: detail}
+	}
+	switch {
+	case s == "":
+		return bad("is empty: leave the header out or give 1 to 255 characters")
+	case len(s) > MaxKey:
+		return bad("is too long: at most 255 characters")
+	}
+	for i := range len(s) {
+		if s[i] < 0x21 || s[i] > 0x7e {
+			return bad("has characters other than visible ASCII")
+		}
+	}
+	return s, nil
+}
