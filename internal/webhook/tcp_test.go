@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -48,7 +49,7 @@ func tcpOptions(t *testing.T, s *store.Store, owner string, o ClientOptions) Opt
 func TestAWrongCertificateIsAFailureAndNothingIsSent(t *testing.T) {
 	var hits atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { hits.Add(1) }))
-	server.Config.ErrorLog = nil
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // it will complain about the handshake
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	defer server.Close()
