@@ -38,11 +38,11 @@ var ErrUnauthorized = errors.New("no valid API key")
 
 // Options of New.
 type Options struct {
-	Store   *store.Store
-	Bus     bus.Bus
-	Lookup  *seal.Lookup
-	Log     *slog.Logger
-	Metrics prometheus.Registerer // nil = none
+	Store      *store.Store
+	Bus        bus.Bus
+	Lookup     *seal.Lookup
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // nil = no metrics
 }
 
 // Auth checks keys. It is safe for use by several goroutines.
@@ -66,7 +66,7 @@ type cacheKey struct {
 // New returns an Auth with an empty cache.
 func New(o Options) *Auth {
 	return &Auth{
-		store: o.Store, bus: o.Bus, lookup: o.Lookup, log: o.Log, metrics: newMetrics(o.Metrics),
+		store: o.Store, bus: o.Bus, lookup: o.Lookup, log: o.Log, metrics: newMetrics(o.Registerer),
 		cache: otter.Must(&otter.Options[cacheKey, fleet.Principal]{
 			MaximumSize:      cacheSize,
 			ExpiryCalculator: otter.ExpiryWriting[cacheKey, fleet.Principal](cacheFor),

@@ -39,7 +39,7 @@ func newFixture(t *testing.T, s *store.Store) *fixture {
 	}
 	f := &fixture{store: s, bus: bus.NewLocal(), lookup: seal.NewKey(), metrics: prometheus.NewRegistry()}
 	t.Cleanup(func() { _ = f.bus.Close() })
-	f.Auth = auth.New(auth.Options{Store: s, Bus: f.bus, Lookup: seal.NewLookup(f.lookup), Log: testkit.Logger(t), Metrics: f.metrics})
+	f.Auth = auth.New(auth.Options{Store: s, Bus: f.bus, Lookup: seal.NewLookup(f.lookup), Log: testkit.Logger(t), Registerer: f.metrics})
 	return f
 }
 
