@@ -70,6 +70,7 @@ func (s *Socket) loop(l *life, own *sync.WaitGroup, connected <-chan error) (pen
 		accepted    bool // by us
 		stored      bool // paired
 		restart     bool // 515 seen
+		broke       bool // the connection is gone
 		serverError int
 		codes       []string
 		lost        = s.gate.lost
@@ -82,6 +83,7 @@ func (s *Socket) loop(l *life, own *sync.WaitGroup, connected <-chan error) (pen
 	}
 	// A broken connection has its reason in the queue sometimes: whatever comes in that time is the better reason.
 	broken := func() {
+		broke = true
 		s.ready.Store(false)
 		switch {
 		case pending != nil, s.leaving.Load():
@@ -170,7 +172,7 @@ func (s *Socket) loop(l *life, own *sync.WaitGroup, connected <-chan error) (pen
 			case n.paired:
 				stored = true
 				until.Stop()
-				if restart {
+				if restart || broke {
 					decide(End{Reason: ReasonPaired}, 0)
 				}
 				lastStep.Reset(pairedTimeout)
