@@ -115,11 +115,13 @@ func (c *Keys) CheckKeys(command string) error {
 	return join(errs)
 }
 
-// join orders errors by their text, so that a message never depends on a map.
+// join flattens errors and orders them by their text, so that a message never depends on a map.
 func join(errs []error) error {
 	var list []error
 	for _, e := range errs {
-		if e != nil {
+		if many, ok := e.(interface{ Unwrap() []error }); ok { //nolint:errorlint // takes this very error apart
+			list = append(list, many.Unwrap()...)
+		} else if e != nil {
 			list = append(list, e)
 		}
 	}
