@@ -61,7 +61,7 @@ type faultTable struct {
 // A dial is matched for RefuseDials before its number is known: by the X-Wafleet-Session header, once that
 // session has logged in or paired; without this header, by the remote address if it is the name of an in-memory
 // dialer that has logged in before; and always by the scope of everyone. Such a dial fails before the websocket
-// opens. If none of these tells the number, the connection is dropped as soon as the login payload names it.
+// opens. If none of these tells the number, the login is refused with 503 as soon as its payload names it.
 func (s *Server) SetFault(scope Scope, f Fault) {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()

@@ -183,7 +183,7 @@ func TestRefusedDialsFailBeforeTheWebsocketOpensOnceTheSessionIsKnown(t *testing
 	await[*events.Connected](c, nil)
 }
 
-func TestRefusedDialsWithoutHeadersAreDroppedAtTheLogin(t *testing.T) {
+func TestRefusedDialsWithoutHeadersEndAtTheLogin(t *testing.T) {
 	w := newWorld(t)
 	const pn = "5511900000415"
 	c := w.paired(t, pn)

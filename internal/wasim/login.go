@@ -31,8 +31,9 @@ func (c *conn) begin(payload *waWa6.ClientPayload) {
 	c.dev = d
 	s.remember(c.origin, pn)
 	if s.faults.has(pn, "", func(f *Fault) bool { return f.RefuseDials }) {
+		// Not a bare drop: whatsmeow has a race between the end of the handshake and a close that no stanza precedes.
 		s.oracle.add(c.entry(Entry{Kind: KindDial, Error: 1}))
-		c.drop("refused")
+		c.sendLast(failure(503), "refused")
 		return
 	}
 	if c.refusesLogin() {

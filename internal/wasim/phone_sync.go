@@ -38,7 +38,11 @@ func (p *Phone) firstSync(ctx context.Context, d *device) {
 	}
 	p.shareKeys(ctx, d.id)
 	contacts := p.knownContacts()
-	for _, h := range []*waHistorySync.HistorySync{p.bootstrapHistory(contacts), p.nameHistory(contacts)} {
+	chunks := []*waHistorySync.HistorySync{p.bootstrapHistory(contacts)}
+	if len(contacts) > 0 {
+		chunks = append(chunks, p.nameHistory(contacts))
+	}
+	for _, h := range chunks {
 		if err := p.sendHistory(ctx, d.id, h); err != nil {
 			p.warn("history", err)
 		}
