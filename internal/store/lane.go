@@ -38,6 +38,12 @@ const laneDue = `m.status IN ('queued', 'sending') AND (
 				OR e.status='sending' AND e.outcome='unknown' AND e.repeats=0 AND e.unknown_since>@now@-60000
 				OR e.status='queued' AND e.attempts>0 AND e.expires_at>@now@)))`
 
+const (
+	dueLanes   = `SELECT t.id FROM @terms:$1@ AS t WHERE EXISTS (SELECT 1 FROM messages m WHERE m.session_id=t.id AND ` + laneDue + `)`
+	nextInLane = `SELECT ` + messageColumns + `, m.payload FROM messages m
+		WHERE m.session_id=$1 AND ` + laneDue + ` ORDER BY m.seq LIMIT 1`
+)
+
 // DueLanes says which of these sessions have a message that may be sent now. It takes no locks.
 func (s *Store) DueLanes(ctx context.Context, terms []fleet.Term) ([]fleet.SessionID, error) {
 	if len(terms) == 0 {
@@ -49,7 +55,7 @@ func (s *Store) DueLanes(ctx context.Context, terms []fleet.Term) ([]fleet.Sessi
 		err := row.Scan(&id)
 		due = append(due, id)
 		return err
-	}, `SELECT t.id FROM @terms:$1@ AS t WHERE EXISTS (SELECT 1 FROM messages m WHERE m.session_id=t.id AND `+laneDue+`)`, termList(terms))
+	}, dueLanes, termList(terms))
 	if err != nil {
 		return nil, fmt.Errorf("look for due messages: %w", err)
 	}
@@ -67,8 +73,7 @@ type LaneItem struct {
 // ClaimMessage decides.
 func (s *Store) NextInLane(ctx context.Context, session fleet.SessionID) (*LaneItem, error) {
 	var sealed []byte
-	m, err := s.scanMessage(s.row(ctx, `SELECT `+messageColumns+`, m.payload FROM messages m
-		WHERE m.session_id=$1 AND `+laneDue+` ORDER BY m.seq LIMIT 1`, session), &sealed)
+	m, err := s.scanMessage(s.row(ctx, nextInLane, session), &sealed)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	} else if err != nil {

@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -210,4 +211,15 @@ func (s *Store) changeMessages(ctx context.Context, when time.Time, q string, ar
 		}
 	}
 	return changed, nil
+}
+
+// HeadSlug is what an organization's consumers see as sessionId, whichever session sends: the slug of
+// its head session, "" before the first one.
+func (s *Store) HeadSlug(ctx context.Context, org fleet.OrgID) (fleet.SessionSlug, error) {
+	var slug fleet.SessionSlug
+	err := s.row(ctx, `SELECT h.slug FROM organizations o JOIN sessions h ON h.id=o.head_session_id WHERE o.id=$1`, org).Scan(&slug)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return "", fmt.Errorf("head session of %s: %w", org, unavailable(err))
+	}
+	return slug, nil
 }
