@@ -214,15 +214,13 @@ func timeoutFor(ttl time.Duration) time.Duration { return max(ttl/3, 2*time.Seco
 // EnsureTimeouts makes the role's transactions end when their process freezes. It is a setting of
 // the role in this database and not of a connection, because PgBouncer hands connections around;
 // a database copied from a template does not inherit it. Connections that are idle now are dropped,
-// since they still have the old value. On SQLite there is nothing to do.
+// since they may be older than the setting, whichever process made it. On SQLite there is nothing to do.
 func (s *Store) EnsureTimeouts(ctx context.Context, ttl time.Duration) error {
 	if !s.Postgres() {
 		return nil
 	}
 	want := strconv.FormatInt(timeoutFor(ttl).Milliseconds(), 10)
-	changed := false
 	err := s.beat.DoTxn(ctx, nil, func(ctx context.Context) error {
-		changed = false
 		// Two processes that alter one role at once fail: "tuple concurrently updated".
 		if _, err := s.beat.Exec(ctx, `SELECT pg_advisory_xact_lock(7316093415121)`); err != nil {
 			return err
@@ -239,7 +237,6 @@ func (s *Store) EnsureTimeouts(ctx context.Context, ttl time.Duration) error {
 			if slices.Contains(strings.Split(have, ","), name+"="+want) {
 				continue
 			}
-			changed = true
 			if _, err := s.beat.Exec(ctx, `ALTER ROLE CURRENT_USER IN DATABASE `+database+` SET `+name+` = `+want); err != nil {
 				return err
 			}
@@ -249,12 +246,10 @@ func (s *Store) EnsureTimeouts(ctx context.Context, ttl time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("set timeouts of the database role: %w", unavailable(err))
 	}
-	if changed {
-		for _, db := range []*dbutil.Database{s.db, s.beat} {
-			size := db.RawDB.Stats().MaxOpenConnections
-			db.RawDB.SetMaxIdleConns(0)
-			db.RawDB.SetMaxIdleConns(size)
-		}
+	for _, db := range []*dbutil.Database{s.db, s.beat} {
+		size := db.RawDB.Stats().MaxOpenConnections
+		db.RawDB.SetMaxIdleConns(0)
+		db.RawDB.SetMaxIdleConns(size)
 	}
 	return nil
 }
