@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"reflect"
+	"strings"
 	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -12,28 +14,32 @@ import (
 
 	"github.com/wafleet/wafleet/internal/auth"
 	"github.com/wafleet/wafleet/internal/bus"
+	"github.com/wafleet/wafleet/internal/outbound"
 	"github.com/wafleet/wafleet/internal/store"
 )
 
 // Options of New.
 type Options struct {
-	Store   *store.Store
-	Auth    *auth.Auth
-	Bus     bus.Bus
-	Log     *slog.Logger
-	Metrics prometheus.Registerer // nil = none
-	Version string                // of the binary, for the OpenAPI document
+	Store      *store.Store
+	Auth       *auth.Auth
+	Outbound   *outbound.Outbound
+	Bus        bus.Bus
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // nil = no metrics
+	Version    string                // of the binary, for the OpenAPI document
 	// AllowPrivateWebhooks lets endpoints name addresses inside our own network.
 	AllowPrivateWebhooks bool
 }
 
 // deps is what handlers work with.
 type deps struct {
-	store   *store.Store
-	auth    *auth.Auth
-	bus     bus.Bus
-	log     *slog.Logger
-	metrics *metrics
+	store    *store.Store
+	auth     *auth.Auth
+	outbound *outbound.Outbound
+	bus      bus.Bus
+	log      *slog.Logger
+	metrics  *metrics
+	waits    *waiters
 
 	allowPrivateWebhooks bool
 }
@@ -48,7 +54,8 @@ type API struct {
 // installProblems makes huma answer with our problems and read field names exactly. huma keeps both
 // in variables of the package, so this is once for the process.
 var installProblems = sync.OnceFunc(func() {
-	huma.ValidateStrictCasing = true // "TO" is not "to": encoding/json alone would take both
+	huma.DefaultArrayNullable = false // a list is a list, also an empty one
+	huma.ValidateStrictCasing = true  // "TO" is not "to": encoding/json alone would take both
 	huma.NewErrorWithContext = humaError
 	huma.NewError = func(status int, msg string, _ ...error) huma.StatusError {
 		return problem(status, "ERROR", msg) // only its type matters: it is the error schema of the OpenAPI document
@@ -59,7 +66,8 @@ var installProblems = sync.OnceFunc(func() {
 func New(o Options) *API {
 	installProblems()
 	d := &deps{
-		store: o.Store, auth: o.Auth, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Metrics),
+		store: o.Store, auth: o.Auth, outbound: o.Outbound, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Registerer),
+		waits:                newWaiters(o.Store, o.Bus, o.Log),
 		allowPrivateWebhooks: o.AllowPrivateWebhooks,
 	}
 	mux := http.NewServeMux()
@@ -76,21 +84,24 @@ func New(o Options) *API {
 
 // Run does what requests wait for, until the context ends.
 func (a *API) Run(ctx context.Context) error {
-	<-ctx.Done()
+	a.deps.waits.run(ctx)
 	return nil
 }
 
 // registerAll adds every operation, in the order in which the documentation shows them.
 func registerAll(api huma.API, d *deps) {
+	registerMessages(api, d)
 	registerOwnOrganization(api, d)
 	registerEndpoints(api, d)
 	registerDeliveries(api, d, consumerSide)
+	registerEvents(api, d, consumerSide)
 	registerOrganizations(api, d)
 	registerSessions(api, d)
 	registerPairing(api, d)
 	registerKeys(api, d)
 	registerWorkers(api, d)
 	registerDeliveries(api, d, operatorSide)
+	registerEvents(api, d, operatorSide)
 }
 
 const description = `A gateway for fleets of WhatsApp numbers.
@@ -119,12 +130,24 @@ func humaConfig(version string) huma.Config {
 		"organizationKey": {Type: "http", Scheme: "bearer", Description: "Key of one organization, wfk_…"},
 		"adminKey":        {Type: "http", Scheme: "bearer", Description: "Admin key, wfa_…"},
 	}
+	c.Components.Schemas = huma.NewMapRegistry("#/components/schemas/", schemaName)
 	c.OpenAPIPath, c.DocsPath, c.SchemasPath = "", "", "" // own pages, that need nothing from elsewhere
 	c.CreateHooks = nil                                   // no $schema links in answers
 	c.Transformers = []huma.Transformer{completeProblem}
 	c.RejectUnknownQueryParameters = true
 	c.Formats = map[string]huma.Format{"application/json": huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat} // the second: …+json
 	return c
+}
+
+// schemaName is huma's, with operation ids in the same form as type names: CreateKeyRequest.
+func schemaName(t reflect.Type, hint string) string {
+	var b strings.Builder
+	for part := range strings.SplitSeq(hint, "-") {
+		if part != "" {
+			b.WriteString(strings.ToUpper(part[:1]) + part[1:])
+		}
+	}
+	return huma.DefaultSchemaNamer(t, b.String())
 }
 
 var (

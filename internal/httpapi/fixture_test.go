@@ -53,7 +53,7 @@ type fixture struct {
 	keys    map[string]string // "admin", "org-a", "org-b" → key
 }
 
-func newFixture(t *testing.T, s *store.Store) *fixture {
+func newFixture(t *testing.T, s *store.Store, edit ...func(*httpapi.Options)) *fixture {
 	t.Helper()
 	f := &fixture{t: t, store: s, bus: bus.NewLocal(), log: &lockedBuffer{}, metrics: prometheus.NewRegistry(), keys: map[string]string{}}
 	t.Cleanup(func() {
@@ -63,10 +63,12 @@ func newFixture(t *testing.T, s *store.Store) *fixture {
 		}
 	})
 	log := slog.New(slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	f.auth = auth.New(auth.Options{Store: s, Bus: f.bus, Lookup: seal.NewLookup(seal.NewKey()), Log: log})
-	f.api = httpapi.New(httpapi.Options{
-		Store: s, Auth: f.auth, Bus: f.bus, Log: log, Metrics: f.metrics, AllowPrivateWebhooks: true,
-	})
+	f.auth = auth.New(auth.Options{Store: s, Bus: f.bus, Lookup: seal.NewLookup(lookupKey), Log: log})
+	o := httpapi.Options{Store: s, Auth: f.auth, Bus: f.bus, Log: log, Registerer: f.metrics, AllowPrivateWebhooks: true}
+	for _, e := range edit {
+		e(&o)
+	}
+	f.api = httpapi.New(o)
 	for _, org := range []fleet.OrgID{"org-a", "org-b"} {
 		if _, err := s.CreateOrganization(t.Context(), fleet.Organization{ID: org, Label: string(org), Strategy: fleet.StrategyWeighted}); err != nil {
 			t.Fatal(err)
@@ -74,9 +76,9 @@ func newFixture(t *testing.T, s *store.Store) *fixture {
 		if _, err := s.CreateSession(t.Context(), store.NewSession{Org: org}); err != nil {
 			t.Fatal(err)
 		}
-		f.mint(string(org), auth.NewKey{Org: org})
+		f.share(string(org), auth.NewKey{Org: org})
 	}
-	f.mint("admin", auth.NewKey{Admin: true})
+	f.share("admin", auth.NewKey{Admin: true})
 	return f
 }
 
@@ -85,6 +87,42 @@ func sqliteFixture(t *testing.T) *fixture {
 	return newFixture(t, storetest.SQLite(t))
 }
 
+// lookupKey is one for the process, so that a key made for one fixture works in the next.
+var lookupKey = seal.NewKey()
+
+// minted are the keys that every fixture has, by name. Making one costs an argon2id, which is most of
+// a fixture's time; a copy of its row costs nothing.
+var minted sync.Map
+
+type mintedKey struct {
+	secret string
+	row    fleet.APIKey
+}
+
+// share gives the fixture the same key that others of this name have.
+func (f *fixture) share(name string, n auth.NewKey) {
+	f.t.Helper()
+	v, ok := minted.Load(name)
+	if !ok {
+		row := f.mint(name, n)
+		minted.Store(name, mintedKey{f.keys[name], row})
+		return
+	}
+	key := v.(mintedKey)
+	key.row.ID = fleet.NewKeyID()
+	if !n.Admin {
+		var err error
+		if key.row.ProjectID, err = f.store.DefaultProject(f.t.Context(), n.Org); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	if _, err := f.store.InsertKey(f.t.Context(), key.row); err != nil {
+		f.t.Fatal(err)
+	}
+	f.keys[name] = key.secret
+}
+
+// mint makes a key of its own for the fixture.
 func (f *fixture) mint(name string, n auth.NewKey) fleet.APIKey {
 	f.t.Helper()
 	secret, key, err := f.auth.Create(f.t.Context(), n)

@@ -36,6 +36,12 @@ func pageOf[R, T any](rows []R, limit int, view func(R) T, cursor func(R) string
 // reply is an answer that is only a body.
 type reply[T any] struct{ Body T }
 
+// fileReply is an answer that is written already: a picture, a text, JSON from elsewhere.
+type fileReply struct {
+	ContentType string `header:"Content-Type"`
+	Body        []byte
+}
+
 // when writes a time for JSON: UTC, milliseconds, and nothing for no time.
 func when(t time.Time) *time.Time {
 	if t.IsZero() {

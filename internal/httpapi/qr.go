@@ -18,12 +18,6 @@ import (
 // quiet is the white border that scanners need, in modules.
 const quiet = 4
 
-// qrOutput is a picture or a text, not always JSON.
-type qrOutput struct {
-	ContentType string `header:"Content-Type"`
-	Body        []byte
-}
-
 func registerQR(api huma.API, d *deps) {
 	str := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 	huma.Register(api, huma.Operation{
@@ -38,7 +32,7 @@ func registerQR(api huma.API, d *deps) {
 	}, func(ctx context.Context, in *struct {
 		SessionPath
 		Format string `query:"format" enum:"json,text,terminal,png,svg" default:"json" doc:"text is what the QR says, or the code to type; terminal draws it with block characters."`
-	}) (*qrOutput, error) {
+	}) (*fileReply, error) {
 		s, err := d.store.SessionBySlug(ctx, in.SessionID)
 		if err != nil {
 			return nil, err
@@ -68,18 +62,18 @@ func currentPairing(s *fleet.Session, now time.Time) (fleet.Pairing, error) {
 	}
 }
 
-func renderPairing(p fleet.Pairing, format string) (*qrOutput, error) {
+func renderPairing(p fleet.Pairing, format string) (*fileReply, error) {
 	if format == "json" {
 		var b bytes.Buffer
 		writeJSON(&b, Pairing{Method: p.Method, QR: p.QR, Code: p.Code, ExpiresAt: when(p.ExpiresAt), EndsAt: when(p.EndsAt)})
-		return &qrOutput{"application/json", b.Bytes()}, nil
+		return &fileReply{"application/json", b.Bytes()}, nil
 	}
 	if format == "text" {
 		text := p.QR
 		if p.Method == fleet.PairCode {
 			text = p.Code
 		}
-		return &qrOutput{"text/plain; charset=utf-8", []byte(text + "\n")}, nil
+		return &fileReply{"text/plain; charset=utf-8", []byte(text + "\n")}, nil
 	}
 	if p.Method != fleet.PairQR {
 		return nil, conflict("NO_QR", "this pairing has a code to type and no QR: use format json or text")
@@ -91,11 +85,11 @@ func renderPairing(p fleet.Pairing, format string) (*qrOutput, error) {
 	switch format {
 	case "png":
 		code.Scale = 8
-		return &qrOutput{"image/png", code.PNG()}, nil
+		return &fileReply{"image/png", code.PNG()}, nil
 	case "svg":
-		return &qrOutput{"image/svg+xml", drawSVG(code)}, nil
+		return &fileReply{"image/svg+xml", drawSVG(code)}, nil
 	default:
-		return &qrOutput{"text/plain; charset=utf-8", drawBlocks(code)}, nil
+		return &fileReply{"text/plain; charset=utf-8", drawBlocks(code)}, nil
 	}
 }
 

@@ -214,6 +214,8 @@ var idDoors = []struct{ as, method, path, body string }{
 	{"admin", "DELETE", "/api/admin/endpoints/%s", ""},
 	{"admin", "POST", "/api/admin/endpoints/%s/rotate-secret", ""},
 	{"admin", "POST", "/api/admin/deliveries/%s/replay", ""},
+	{"admin", "GET", "/api/admin/events/%s", ""},
+	{"org-a", "GET", "/api/v1/events/%s", ""},
 	{"org-a", "GET", "/api/v1/endpoints/%s", ""},
 	{"org-a", "PATCH", "/api/v1/endpoints/%s", `{"disabled":true}`},
 	{"org-a", "DELETE", "/api/v1/endpoints/%s", ""},
