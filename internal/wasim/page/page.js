@@ -83,10 +83,10 @@ function showPhone(p, messages) {
   fill($("messages"), messages.map((m, i) => ({
     key: [p.pn, i, m.read],
     make: () => el("li", { className: (m.fromMe ? "mine " : "") + (m.duplicate ? "duplicate" : "") },
-      el("small", null, new Date(m.at).toLocaleTimeString(), (m.fromMe ? "to +" : "from +") + m.chat, m.duplicate ? "duplicate" : null,
+      el("small", null, ...[new Date(m.at).toLocaleTimeString(), (m.fromMe ? "to +" : "from +") + m.chat, m.duplicate ? "duplicate" : "", m.read ? "read" : ""]
+        .filter(Boolean).map((t) => el("span", { textContent: t })),
         m.fromMe || m.read || m.duplicate ? null : act("read", () => call("POST", `phones/${p.pn}/read`, { id: m.id })),
-        m.fromMe || m.duplicate ? null : act("retry", () => call("POST", `phones/${p.pn}/retry`, { id: m.id })),
-        m.read ? "read" : null),
+        m.fromMe || m.duplicate ? null : act("retry", () => call("POST", `phones/${p.pn}/retry`, { id: m.id }))),
       m.text || "(no text)"),
   })), "nothing");
 }
