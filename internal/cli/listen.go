@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	quickGrace = 2 * time.Second // requests may finish in peace
+	hardGrace  = time.Second     // and end quickly when their context does
+)
+
+// listener is an HTTP server whose port is taken before anything else starts.
+type listener struct {
+	net.Listener
+	server *http.Server
+	cancel context.CancelFunc
+}
+
+// listen takes the port. Requests begin with serve.
+func listen(ctx context.Context, setting, addr string, h http.Handler, log *slog.Logger) (*listener, error) {
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s can't be listened on: %w", setting, addr, err)
+	}
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	return &listener{ln, &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       60 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return base },
+	}, cancel}, nil
+}
+
+// url is where the listener is reached from this machine.
+func (l *listener) url() string {
+	addr, ok := l.Addr().(*net.TCPAddr)
+	if ok && addr.IP.IsUnspecified() {
+		return fmt.Sprintf("http://127.0.0.1:%d", addr.Port)
+	}
+	return "http://" + l.Addr().String()
+}
+
+// serve answers until ctx ends. Requests then have a moment to finish; those that wait for something
+// are ended.
+func (l *listener) serve(ctx context.Context) error {
+	defer l.cancel()
+	failed := make(chan error, 1)
+	go func() { failed <- l.server.Serve(l.Listener) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), quickGrace)
+	err := l.server.Shutdown(grace)
+	cancel()
+	if errors.Is(err, context.DeadlineExceeded) {
+		l.cancel()
+		hard, cancelHard := context.WithTimeout(context.WithoutCancel(ctx), hardGrace)
+		if err = l.server.Shutdown(hard); err != nil {
+			err = l.server.Close()
+		}
+		cancelHard()
+	}
+	<-failed
+	return err
+}
+
+// behindProxies makes RemoteAddr the client's address when the request came through trusted proxies:
+// the last address in X-Forwarded-For that is not one of them. Nobody else is believed.
+func behindProxies(trusted []netip.Prefix, next http.Handler) http.Handler {
+	if len(trusted) == 0 {
+		return next
+	}
+	isTrusted := func(a netip.Addr) bool {
+		return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(a.Unmap()) })
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		peer, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err == nil && isTrusted(peer.Addr()) {
+			client := peer.Addr()
+			hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+			for _, hop := range slices.Backward(hops) {
+				a, err := netip.ParseAddr(strings.TrimSpace(hop))
+				if err != nil {
+					break
+				}
+				client = a.Unmap()
+				if !isTrusted(a) {
+					break
+				}
+			}
+			if client != peer.Addr() {
+				r = r.Clone(r.Context())
+				r.RemoteAddr = netip.AddrPortFrom(client, 0).String()
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}

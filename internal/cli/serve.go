@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/wafleet/wafleet/internal/auth"
+	"github.com/wafleet/wafleet/internal/httpapi"
+	"github.com/wafleet/wafleet/internal/inbound"
+	"github.com/wafleet/wafleet/internal/outbound"
+	"github.com/wafleet/wafleet/internal/router"
+	"github.com/wafleet/wafleet/internal/scheduler"
+	"github.com/wafleet/wafleet/internal/wa"
+	"github.com/wafleet/wafleet/internal/wastore"
+	"github.com/wafleet/wafleet/internal/webhook"
+	"github.com/wafleet/wafleet/internal/worker"
+)
+
+type (
+	apiCmd       struct{ server }
+	workerCmd    struct{ server }
+	webhooksCmd  struct{ server }
+	schedulerCmd struct{ server }
+)
+
+// Run serves the API.
+func (c *apiCmd) Run(ctx context.Context, p *program) error {
+	return p.serve(ctx, &c.server, "api", func(ctx context.Context, pr *process) error {
+		_, err := pr.addAPI(ctx)
+		return err
+	})
+}
+
+// Run holds sessions.
+func (c *workerCmd) Run(ctx context.Context, p *program) error {
+	return p.serve(ctx, &c.server, "worker", func(ctx context.Context, pr *process) error {
+		network, err := c.network(ctx, pr.log)
+		if err != nil {
+			return err
+		}
+		pr.addWorker(network, false)
+		return nil
+	})
+}
+
+// Run delivers webhooks.
+func (c *webhooksCmd) Run(ctx context.Context, p *program) error {
+	return p.serve(ctx, &c.server, "webhooks", func(_ context.Context, pr *process) error {
+		pr.addWebhooks()
+		return nil
+	})
+}
+
+// Run runs the periodic jobs.
+func (c *schedulerCmd) Run(ctx context.Context, p *program) error {
+	return p.serve(ctx, &c.server, "scheduler", func(_ context.Context, pr *process) error {
+		pr.addScheduler()
+		return nil
+	})
+}
+
+// serve runs one separate process.
+func (p *program) serve(ctx context.Context, s *server, command string, add func(ctx context.Context, pr *process) error) error {
+	if s.Simulator != "" {
+		if _, err := s.address(); err != nil {
+			return err
+		}
+	}
+	pr, err := p.open(ctx, &s.Config, openOptions{command: command, mode: s.mode()})
+	if err != nil {
+		return err
+	}
+	defer pr.close()
+	if err := pr.addOps(ctx); err != nil {
+		return err
+	}
+	if err := add(ctx, pr); err != nil {
+		return err
+	}
+	return pr.run(ctx)
+}
+
+// addAPI takes the API's port and adds its parts.
+func (pr *process) addAPI(ctx context.Context) (*listener, error) {
+	proxies, err := pr.cfg.Proxies()
+	if err != nil {
+		return nil, fmt.Errorf("TRUSTED_PROXIES %w", err)
+	}
+	pr.auth = auth.New(auth.Options{Store: pr.store, Bus: pr.bus, Lookup: pr.lookup, Log: pr.log, Registerer: pr.registry})
+	pr.add("auth", stageBack, pr.auth.Run)
+	out := outbound.New(outbound.Options{
+		Store: pr.store, Router: router.New(pr.store), Bus: pr.bus, Log: pr.log, Registerer: pr.registry,
+	})
+	api := httpapi.New(httpapi.Options{
+		Store: pr.store, Auth: pr.auth, Outbound: out, Bus: pr.bus, Log: pr.log, Registerer: pr.registry, Version: pr.versions.Version,
+		AllowPrivateWebhooks: pr.cfg.WebhookAllowPrivate,
+	})
+	ln, err := listen(ctx, "LISTEN", pr.cfg.Listen, behindProxies(proxies, api), pr.log)
+	if err != nil {
+		return nil, err
+	}
+	pr.closers = append(pr.closers, func() { _ = ln.Close() })
+	pr.add("api listener", stageFront, ln.serve)
+	pr.add("api", stageBack, api.Run)
+	pr.log.InfoContext(ctx, "API listener is open", slog.String("url", ln.url()))
+	return ln, nil
+}
+
+// addWorker adds the worker. alone: no other process can own sessions of this database, so a lease
+// that an earlier start of this one left behind is taken at once.
+func (pr *process) addWorker(network *wa.Network, alone bool) {
+	w := worker.New(worker.Options{
+		Store: pr.store, Bus: pr.bus, Network: network,
+		Inbound: inbound.New(inbound.Options{Store: pr.store, Bus: pr.bus, Log: pr.log, Registerer: pr.registry}),
+		ID:      pr.cfg.Name(), Owner: pr.owner, Version: pr.versions.Version,
+		TTL: pr.cfg.LeaseTTL, Beat: pr.cfg.LeaseBeat, Batch: pr.cfg.RestoreConcurrency, Max: pr.cfg.WorkerMaxSessions, ClaimAll: alone,
+		Log: pr.log, Registerer: pr.registry,
+	})
+	pr.add("worker", stageWork, w.Run)
+	pr.ready.checks = append(pr.ready.checks, check{"worker", pr.workerHere})
+}
+
+// addWebhooks adds delivery.
+func (pr *process) addWebhooks() {
+	w := webhook.New(webhook.Options{
+		Store: pr.store, Bus: pr.bus, Owner: pr.owner, Log: pr.log, Registerer: pr.registry,
+		Client: webhook.NewClient(webhook.ClientOptions{AllowPrivate: pr.cfg.WebhookAllowPrivate}),
+	})
+	pr.add("webhooks", stageWork, w.Run)
+}
+
+// addScheduler adds the periodic jobs.
+func (pr *process) addScheduler() {
+	const day = 24 * time.Hour
+	days := func(n int) time.Duration { return time.Duration(n) * day }
+	s := scheduler.New(scheduler.Options{
+		Store: pr.store, Holder: pr.owner, Log: pr.log, Registerer: pr.registry,
+		Jobs: scheduler.Jobs(scheduler.JobOptions{
+			Store: pr.store, Bus: pr.bus, Log: pr.log, Registerer: pr.registry,
+			Retention: scheduler.Retention{
+				Messages:    days(pr.cfg.RetentionMessagesDays),
+				Events:      days(pr.cfg.RetentionEventsDays),
+				Attempts:    days(pr.cfg.RetentionAttemptsDays),
+				Idempotency: days(pr.cfg.RetentionIdempotencyDays),
+				Commands:    days(pr.cfg.RetentionCommandsDays),
+			},
+			PurgeBuffered: func(ctx context.Context, limit int) (int, error) {
+				return wastore.PurgeBufferedHashes(ctx, pr.store, time.Now().Add(-wastore.BufferRetention), limit)
+			},
+		}),
+	})
+	pr.add("scheduler", stageWork, s.Run)
+}
