@@ -109,8 +109,7 @@ const description = `A gateway for fleets of WhatsApp numbers.
 Send with an organization's key (wfk_…) under /api/v1; operate with an admin key (wfa_…) under /api/admin.
 Give the key as "Authorization: Bearer …" or X-Api-Key, never in the URL.
 
-Every refusal is an RFC 9457 problem with a stable "code". Times are RFC 3339 in UTC. Lists give "nextCursor" while there
-is more. Unknown fields and parameters are refused, so a typing error never goes unnoticed.`
+Every refusal is an RFC 9457 problem with a stable "code". Times are RFC 3339 in UTC. Lists give "nextCursor" while there is more. Unknown fields and parameters are refused, so a typing error never goes unnoticed.`
 
 // apiVersion counts what callers can see, not releases of the binary.
 const apiVersion = "1"

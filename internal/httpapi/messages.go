@@ -54,8 +54,8 @@ func messageView(m fleet.Message, head fleet.SessionSlug) Message {
 }
 
 // SendHeaders are the headers of a send, exported because huma does not document embedded types that
-// are not. huma gives only the first of several lines and can't tell an
-// empty one from none, so Resolve reads them itself.
+// are not. huma gives only the first of several lines and can't tell an empty one from none, so
+// Resolve reads them itself.
 type SendHeaders struct {
 	IdempotencyKey string `header:"Idempotency-Key" doc:"1 to 255 visible ASCII characters. The same key with the same request gives the first answer again, with Idempotency-Replayed: true; it never sends twice."`
 	Prefer         string `header:"Prefer" doc:"wait=N: wait up to N seconds, 30 at most, for the message to be settled." example:"wait=10"`

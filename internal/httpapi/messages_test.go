@@ -68,10 +68,10 @@ func (f *sender) connect(org fleet.OrgID, state fleet.Observed) {
 	}
 }
 
-// frame does what a lane does: claims the message and records the outcome of its frame.
-func (f *sender) frame(org fleet.OrgID, id fleet.MessageID, r store.Result) {
+// frame does what the lane of org-a does: claims the message and records the outcome of its frame.
+func (f *sender) frame(id fleet.MessageID, r store.Result) {
 	f.t.Helper()
-	term := f.terms[org]
+	term := f.terms["org-a"]
 	ok, err := f.store.ClaimMessage(f.t.Context(), term, store.Claim{ID: id, Payload: []byte("x"), Kind: fleet.AttemptSend, LockFor: time.Minute})
 	if !ok || err != nil {
 		f.t.Fatalf("ClaimMessage(%s) = %v, %v", id, ok, err)
@@ -140,7 +140,7 @@ func TestSendAnswersWithTheStoredMessage(t *testing.T) {
 func TestMessageShowsItsLife(t *testing.T) {
 	f := newSender(t, storetest.SQLite(t))
 	sent := idOf(f.must("org-a", "POST", "/api/v1/messages", text("sent")))
-	f.frame("org-a", sent, store.Result{Outcome: fleet.OutcomeSent, At: time.UnixMilli(1_700_000_000_123)})
+	f.frame(sent, store.Result{Outcome: fleet.OutcomeSent, At: time.UnixMilli(1_700_000_000_123)})
 	m, err := f.store.GetMessage(t.Context(), "org-a", sent)
 	if err != nil {
 		t.Fatal(err)
@@ -157,13 +157,13 @@ func TestMessageShowsItsLife(t *testing.T) {
 		}
 	}
 	refused := idOf(f.must("org-a", "POST", "/api/v1/messages", text("refused")))
-	f.frame("org-a", refused, store.Result{Outcome: fleet.OutcomeRefused, Code: 403, ErrorCode: "RECIPIENT_REFUSED", Detail: "no"})
+	f.frame(refused, store.Result{Outcome: fleet.OutcomeRefused, Code: 403, ErrorCode: "RECIPIENT_REFUSED", Detail: "no"})
 	v = f.must("org-a", "GET", "/api/v1/messages/"+string(refused), nil)
 	if diff := cmp.Diff(map[string]any{"code": "RECIPIENT_REFUSED", "detail": "no"}, v["error"]); v["status"] != "failed" || v["outcome"] != "refused" || diff != "" {
 		t.Errorf("refused message = %v", v)
 	}
 	unknown := idOf(f.must("org-a", "POST", "/api/v1/messages", text("unknown")))
-	f.frame("org-a", unknown, store.Result{Outcome: fleet.OutcomeUnknown})
+	f.frame(unknown, store.Result{Outcome: fleet.OutcomeUnknown})
 	if v = f.must("org-a", "GET", "/api/v1/messages/"+string(unknown), nil); v["status"] != "sending" || v["outcome"] != "unknown" {
 		t.Errorf("unknown message = %v, want sending with outcome unknown", v)
 	}
@@ -313,7 +313,7 @@ func TestPreferWaitAnswersWhenTheMessageIsSettled(t *testing.T) {
 			go func() { // the lane
 				item, err := s.NextInLane(t.Context(), fleet.SessionID(session))
 				if err == nil && item != nil {
-					f.frame("org-a", item.ID, store.Result{Outcome: fleet.OutcomeSent})
+					f.frame(item.ID, store.Result{Outcome: fleet.OutcomeSent})
 				}
 			}()
 		}, bus.TopicSend)
@@ -336,7 +336,7 @@ func TestWaitWithAKeyTellsWhatBecameOfTheMessage(t *testing.T) {
 	f := newSender(t, storetest.SQLite(t))
 	key := header("Idempotency-Key", "order-7")
 	id := idOf(f.do("org-a", "POST", "/api/v1/messages", text("hello"), key).json())
-	f.frame("org-a", id, store.Result{Outcome: fleet.OutcomeSent})
+	f.frame(id, store.Result{Outcome: fleet.OutcomeSent})
 	a := f.do("org-a", "POST", "/api/v1/messages", text("hello"), key, header("Prefer", "wait=10"))
 	if v := a.json(); a.status != http.StatusOK || idOf(v) != id || v["status"] != "sent" || a.header.Get("Idempotency-Replayed") != "true" {
 		t.Errorf("answer = %d %v %s, want 200 and the same message as it is now", a.status, a.header, a.body)

@@ -170,7 +170,7 @@ func (w *waiters) look(ctx context.Context, ids []fleet.MessageID) {
 // preferWait reads the wait preference of RFC 7240 from all Prefer headers: how long, capped at
 // maxWait. False: there is none that can be honoured; such a preference is ignored, as the RFC says.
 func preferWait(headers []string) (time.Duration, bool) {
-	for _, preference := range strings.Split(strings.Join(headers, ","), ",") {
+	for preference := range strings.SplitSeq(strings.Join(headers, ","), ",") {
 		token, _, _ := strings.Cut(preference, ";") // parameters of a preference mean nothing here
 		name, value, ok := strings.Cut(token, "=")
 		if !ok || !strings.EqualFold(strings.TrimSpace(name), "wait") {

@@ -1,7 +1,7 @@
 "use strict";
 // Draws /openapi.json. Everything from the document goes in as text, never as markup.
 
-const methods = ["get", "post", "put", "patch", "delete"];
+const methods = ["post", "get", "put", "patch", "delete"];
 
 function el(tag, props, ...children) {
   const node = document.createElement(tag);
@@ -35,8 +35,8 @@ function details(s, description) {
   if (description || s.description) parts.push(description || s.description);
   if (s.enum) parts.push("One of: " + s.enum.join(", ") + ".");
   if (s.default !== undefined) parts.push("Default: " + JSON.stringify(s.default) + ".");
-  const ranges = [["minimum", "at least"], ["maximum", "at most"], ["minLength", "characters at least"], ["maxLength", "characters at most"], ["maxItems", "items at most"]];
-  for (const [key, words] of ranges) if (s[key] !== undefined) parts.push(words + " " + s[key] + ".");
+  const ranges = [["minimum", "At least", ""], ["maximum", "At most", ""], ["minLength", "At least", " characters"], ["maxLength", "At most", " characters"], ["maxItems", "At most", " items"]];
+  for (const [key, words, unit] of ranges) if (s[key] !== undefined) parts.push(words + " " + s[key] + unit + ".");
   return parts.join(" ");
 }
 
