@@ -38,7 +38,7 @@ var arrows = map[string][]string{
 	"outbound": {"fleet", "seal", "store", "ledger", "bus", "router"},
 	"inbound":  {"fleet", "seal", "store", "bus", "media"},
 	// L4: processes, which meet in rows and nudges only
-	"httpapi":   {"fleet", "seal", "store", "bus", "media", "auth", "outbound"},
+	"httpapi":   {"fleet", "seal", "store", "bus", "media", "auth", "webhook", "outbound"},
 	"pairing":   {"fleet", "seal", "store", "bus", "auth"},
 	"worker":    {"fleet", "seal", "store", "wastore", "ledger", "bus", "lease", "wa", "inbound"},
 	"scheduler": {"fleet", "seal", "store", "ledger", "bus", "outbound"},
