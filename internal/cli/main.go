@@ -41,6 +41,7 @@ type commands struct {
 	Worker    workerCmd    `cmd:"" help:"Run a worker, which holds WhatsApp sessions (needs PostgreSQL and Redis)."`
 	Webhooks  webhooksCmd  `cmd:"" help:"Run webhook delivery (needs PostgreSQL and Redis)."`
 	Scheduler schedulerCmd `cmd:"" help:"Run the periodic jobs (needs PostgreSQL and Redis)."`
+	Demo      demoCmd      `cmd:"" help:"Show the whole gateway at work with a simulated WhatsApp, then stay up to be tried."`
 	Sim       simCmd       `cmd:"" help:"Run the WhatsApp simulator: a server and phones for tests and demos."`
 	Migrate   migrateCmd   `cmd:"" help:"Bring the database to this version."`
 	Keys      keysCmd      `cmd:"" help:"Make, list and revoke API keys."`
