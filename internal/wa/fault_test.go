@@ -176,8 +176,11 @@ func TestASendHonoursItsDeadlineWithoutAnAck(t *testing.T) {
 	shared.sim.Phone(contact)
 	n := shared.paired(t, pn)
 	g := n.online()
+	if err := g.send(contact, "3EB1A0", "so that the next one needs no keys"); err != nil {
+		t.Fatalf("Send = %v", err)
+	}
 	shared.fault(t, wasim.Scope{Session: pn}, wasim.Fault{DropNextAcks: 1})
-	mustFail(t, g.sendWithin(300*time.Millisecond, contact, "3EB1A1", "hello"), fleet.OutcomeUnknown, wa.SendTimedOut, 0)
+	mustFail(t, g.sendWithin(time.Second, contact, "3EB1A1", "hello"), fleet.OutcomeUnknown, wa.SendTimedOut, 0)
 	if es := n.framesOf("3EB1A1"); len(es) != 1 {
 		t.Errorf("frames = %d, want 1", len(es))
 	}

@@ -96,6 +96,16 @@ func (w *world) log(t *testing.T, n int, q wasim.Query) []wasim.Entry {
 	}
 }
 
+// entry waits for an entry that ok likes.
+func (w *world) entry(t *testing.T, q wasim.Query, ok func(wasim.Entry) bool) wasim.Entry {
+	t.Helper()
+	for n := 1; ; n++ {
+		if es := w.log(t, n, q); ok(es[n-1]) {
+			return es[n-1]
+		}
+	}
+}
+
 func (w *world) fault(t *testing.T, scope wasim.Scope, f wasim.Fault) {
 	t.Helper()
 	w.sim.SetFault(scope, f)

@@ -81,6 +81,20 @@ func (s *Socket) loop(l *life, own *sync.WaitGroup, connected <-chan error) (pen
 			ending.Reset(after)
 		}
 	}
+	opened := func(err error) {
+		connected = nil
+		connect.Stop()
+		if err != nil {
+			s.finish(dialFailed(err))
+			return
+		}
+		open = true
+		s.seen()
+		silent.Reset(silentAfter)
+		if pair == nil {
+			login.Reset(loginTimeout)
+		}
+	}
 	// A broken connection has its reason in the queue sometimes: whatever comes in that time is the better reason.
 	broken := func() {
 		broke = true
@@ -91,8 +105,6 @@ func (s *Socket) loop(l *life, own *sync.WaitGroup, connected <-chan error) (pen
 			decide(End{Reason: ReasonPaired}, 0)
 		case accepted:
 			ending.Reset(pairedTimeout) // the phone has linked us: let the device be stored
-		case !open:
-			decide(End{Reason: ReasonDialFailed, Err: errors.New("the connection ended in the handshake")}, settle)
 		case serverError != 0:
 			decide(End{Reason: ReasonServerError, Code: serverError}, 0)
 		default:
@@ -104,18 +116,7 @@ func (s *Socket) loop(l *life, own *sync.WaitGroup, connected <-chan error) (pen
 		case <-l.ctx.Done():
 			return pending
 		case err := <-connected:
-			connected = nil
-			connect.Stop()
-			if err != nil {
-				s.finish(dialFailed(err))
-				continue
-			}
-			open = true
-			s.seen()
-			silent.Reset(silentAfter)
-			if pair == nil {
-				login.Reset(loginTimeout)
-			}
+			opened(err)
 		case <-connect.C:
 			s.finish(dialFailed(fmt.Errorf("no connection within %s", connectTimeout)))
 		case <-login.C:
@@ -139,6 +140,8 @@ func (s *Socket) loop(l *life, own *sync.WaitGroup, connected <-chan error) (pen
 				s.finish(*pending)
 			case serverError != 0:
 				s.finish(End{Reason: ReasonServerError, Code: serverError})
+			case !open:
+				s.finish(dialFailed(errors.New("the connection ended in the handshake")))
 			default:
 				s.finish(End{Reason: ReasonDisconnected})
 			}

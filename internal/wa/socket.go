@@ -265,10 +265,13 @@ func (s *Socket) newClient(ctx context.Context, log waLog.Logger, main, media ht
 func (s *Socket) join(l *life, own *sync.WaitGroup) {
 	s.ready.Store(false)
 	idle := s.calls.close()
+	// Wakes whoever waits for a connection to come back. Not Disconnect: the gate has closed the connection already, and
+	// whatsmeow's read loop, which tidies up after it, races with Disconnect (it may call a function that was just set
+	// to nil, which ends the process).
+	l.client.DangerousInternals().ExpectDisconnect()
 	down := make(chan struct{})
 	go func() {
 		defer close(down)
-		l.client.Disconnect() // wakes whoever waits for an answer
 		own.Wait()
 	}()
 	timeout := time.NewTimer(joinTimeout)
