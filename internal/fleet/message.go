@@ -96,14 +96,14 @@ const (
 	OutcomeNothing Outcome = "nothing"
 )
 
-// Limits of a text message, counted once, in Unicode code points.
+// MaxTextLength bounds a text message, in Unicode code points.
 const MaxTextLength = 65_536
 
 // DefaultTTL is how long an immediate message may wait for its frame before it expires.
 const DefaultTTL = 600 * time.Second
 
-// When an unknown outcome is settled by repeating, counted from T0, the moment it became unknown
-// (after a takeover: the end of the offline queue). The same id is sent on the same session, never
+// RepeatAfter says when an unknown outcome is settled by repeating, counted from T0, the moment it
+// became unknown (after a takeover: the end of the offline queue). The same id is sent on the same session, never
 // more often than this.
 var RepeatAfter = [...]time.Duration{15 * time.Second, 5 * time.Minute}
 

@@ -11,7 +11,7 @@ import (
 	"github.com/wafleet/wafleet/internal/fleet"
 )
 
-// ErrIdempotencyLost: the key is not this holder's any more. It also matches fleet.ErrConflict.
+// ErrIdempotencyLost says that the key is not this holder's any more. It also matches fleet.ErrConflict.
 var ErrIdempotencyLost = fmt.Errorf("idempotency key taken over: %w", fleet.ErrConflict)
 
 // IdempotencyState is what a caller finds under a key.

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -35,7 +35,7 @@ func TestOneOfManyClaimsOfAKeyWins(t *testing.T) {
 		states := map[store.IdempotencyState]int{}
 		for i := range 20 {
 			wg.Go(func() {
-				got, err := s.ClaimIdempotency(t.Context(), keyClaim(fmt.Sprint(i), "body"))
+				got, err := s.ClaimIdempotency(t.Context(), keyClaim(strconv.Itoa(i), "body"))
 				if err != nil {
 					t.Errorf("ClaimIdempotency = %v", err)
 				}
@@ -134,7 +134,7 @@ func TestOldKeysArePurged(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		for i := range 3 {
 			c := keyClaim("a", "body")
-			c.Key = fmt.Sprint(i)
+			c.Key = strconv.Itoa(i)
 			wantKey(t, s, c, store.IdempotencyMine)
 		}
 		if n, err := s.PurgeIdempotency(t.Context(), time.Now().Add(-time.Hour), 10); n != 0 || err != nil {

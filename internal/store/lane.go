@@ -75,7 +75,7 @@ func (s *Store) NextInLane(ctx context.Context, session fleet.SessionID) (*LaneI
 	var sealed []byte
 	m, err := s.scanMessage(s.row(ctx, nextInLane, session), &sealed)
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil, nil
+		return nil, nil //nolint:nilnil // nothing to send is an answer, not an error
 	} else if err != nil {
 		return nil, fmt.Errorf("next message of session %s: %w", session, unavailable(err))
 	}
@@ -245,6 +245,7 @@ func (s *Store) recordBesideUnknown(ctx context.Context, term fleet.Term, r Resu
 	case fleet.OutcomeNothing:
 		_, err = s.exec(ctx, `UPDATE messages SET repeats=repeats-1, next_repeat_at=@now@+CAST($4 AS BIGINT), locked_until=0`+unsettled+` AND repeats>0`,
 			r.ID, term.SessionID, term.Epoch, r.RetryIn.Milliseconds())
+	case fleet.OutcomeUnknown, fleet.OutcomeNone: // nothing to add
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -16,7 +17,7 @@ func TestLookingForWorkIsServedByThePartialIndex(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		l := newLane(t, s, "org-a")
 		for i := range 300 {
-			l.accept("5511900000001", fmt.Sprint(i))
+			l.accept("5511900000001", strconv.Itoa(i))
 		}
 		explain := "EXPLAIN QUERY PLAN "
 		if s.Postgres() {
