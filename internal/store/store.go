@@ -149,7 +149,7 @@ func (s *Store) Ping(ctx context.Context) error {
 
 // InTx runs fn in one transaction; store calls with fn's context join it. A nested InTx joins too.
 func (s *Store) InTx(ctx context.Context, fn func(ctx context.Context) error) error {
-	return unavailable(s.db.DoTxn(ctx, nil, fn)) // a begin or commit that the database didn't answer
+	return unavailable(TxError(s.db.DoTxn(ctx, nil, fn))) // a begin or commit that the database didn't answer
 }
 
 // Fenced runs fn in one transaction that holds the term's lease row FOR SHARE: whoever claims the

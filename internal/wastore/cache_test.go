@@ -111,18 +111,23 @@ func TestCommittedDecryptionIsInTheCaches(t *testing.T) {
 func TestStatementThatFailedIsNeverCommittedWhoeverSwallowedItsError(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		w := newWorld(t, s)
+		w.exec(t, `ALTER TABLE whatsmeow_pre_keys RENAME TO away`)
 		o := w.fence(t)
 		d := all(o.device(t))
-		w.exec(t, `ALTER TABLE whatsmeow_pre_keys RENAME TO away`)
-		err := d.DoDecryptionTxn(o.generation, func(ctx context.Context) error {
-			if err := d.PutSession(ctx, "a:0", []byte("x")); err != nil {
-				return err
-			}
-			_ = d.RemovePreKey(ctx, 1)
-			return nil
-		})
-		if err == nil || o.generation.Err() == nil {
-			t.Errorf("DoDecryptionTxn with a failed statement = %v, generation %v; want an error and a cancelled generation", err, o.generation.Err())
+		swallow := func(ctx context.Context) error {
+			return d.DoDecryptionTxn(ctx, func(ctx context.Context) error {
+				if err := d.PutSession(ctx, "a:0", []byte("x")); err != nil {
+					return err
+				}
+				_ = d.RemovePreKey(ctx, 1)
+				return nil
+			})
+		}
+		if err := swallow(o.generation); err == nil || o.generation.Err() == nil {
+			t.Errorf("in a generation: %v, generation %v; want an error and a cancelled generation", err, o.generation.Err())
+		}
+		if err := swallow(t.Context()); err == nil { // no cancelled context that would undo it anyway
+			t.Error("outside a generation: no error, want one")
 		}
 		var n int
 		if err := w.DB().QueryRow(t.Context(), `SELECT count(*) FROM whatsmeow_sessions`).Scan(&n); err != nil || n != 0 {

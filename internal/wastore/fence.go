@@ -15,6 +15,7 @@ import (
 	"go.mau.fi/whatsmeow/types"
 
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/store"
 )
 
 // FenceOptions say under which right a fence writes.
@@ -163,7 +164,7 @@ func (f *Fence) begin(ctx context.Context, fn func(ctx context.Context, t *tx) e
 		return t.failed
 	})
 	if err != nil {
-		return err
+		return store.TxError(err)
 	}
 	for _, done := range t.onCommit {
 		done()

@@ -316,6 +316,22 @@ func TestPlainMissCancelsNothing(t *testing.T) {
 	})
 }
 
+func TestCancelledGenerationDoesNotCostTheTerm(t *testing.T) {
+	for _, m := range methods {
+		if m.offline {
+			continue
+		}
+		w := newWorld(t, storetest.SQLite(t))
+		o := w.fence(t)
+		d := o.device(t)
+		ctx, cancel := context.WithCancel(o.generation)
+		cancel()
+		if err := m.call(ctx, d); errors.Is(err, fleet.ErrLeaseLost) || len(o.losses()) != 0 || o.term.Err() != nil {
+			t.Errorf("%s under a cancelled context = %v, losses %v, term %v; want the term to live on", m.name, err, o.losses(), o.term.Err())
+		}
+	}
+}
+
 func TestStoreRefusesToWorkInsideSomebodyElsesTransaction(t *testing.T) {
 	w := newWorld(t, storetest.SQLite(t))
 	o := w.fence(t)

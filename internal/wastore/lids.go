@@ -14,6 +14,8 @@ import (
 	"go.mau.fi/util/dbutil"
 	wmstore "go.mau.fi/whatsmeow/store"
 	"go.mau.fi/whatsmeow/types"
+
+	"github.com/wafleet/wafleet/internal/store"
 )
 
 // lidMap is which LID stands for which phone number: facts about WhatsApp, shared by all sessions
@@ -138,7 +140,7 @@ func (m *lidMap) put(ctx context.Context, mappings []wmstore.LIDMapping) error {
 		}
 	}
 	if err != nil {
-		return err
+		return store.TxError(err)
 	}
 	for i, p := range fresh {
 		m.toLID.changed(p.PN.User, p.LID.User, toLID[i])
