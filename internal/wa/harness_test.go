@@ -485,6 +485,17 @@ func (s *watchedBuffer) PutBufferedEvent(ctx context.Context, hash [32]byte, pla
 	return s.EventBuffer.PutBufferedEvent(ctx, hash, plaintext, at)
 }
 
+// settled waits until the companion has acknowledged all that it was given.
+func (n *number) settled(dev uint16) {
+	n.t.Helper()
+	testkit.Eventually(n.t, patience, func() error {
+		if p := n.w.sim.Pending(n.pn, dev); p != 0 {
+			return fmt.Errorf("%d stanzas are not acknowledged", p)
+		}
+		return nil
+	})
+}
+
 // noFrame fails if the simulator got a frame with this id.
 func (n *number) noFrame(id string) {
 	n.t.Helper()
