@@ -10,9 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/wafleet/wafleet/internal/wasim/memnet"
 	"go.mau.fi/whatsmeow"
 	"go.mau.fi/whatsmeow/types/events"
+
+	"github.com/wafleet/wafleet/internal/wasim/memnet"
 )
 
 // inBubble runs a test on simulated time: a server over an in-memory network, a client that is paired with it.

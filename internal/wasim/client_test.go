@@ -130,7 +130,7 @@ func (w *world) newClient(t *testing.T, pn string) *client {
 
 func (w *world) newClientOver(t *testing.T, pn string, dial func(context.Context, string, string) (net.Conn, error)) *client {
 	t.Helper()
-	var log waLog.Logger = waLog.Noop
+	log := waLog.Noop
 	if os.Getenv("WASIM_LOG") != "" {
 		log = waLog.Stdout(pn, "DEBUG", false)
 	}
@@ -282,12 +282,12 @@ func (w *world) awaitLog(t *testing.T, n int, q Query) []Entry {
 }
 
 // awaitEntry waits for an entry for which ok is true.
-func (w *world) awaitEntry(t *testing.T, q Query, ok func(Entry) bool) Entry {
+func (w *world) awaitEntry(t *testing.T, q Query, ok func(Entry) bool) {
 	t.Helper()
 	for n := 1; ; n++ {
 		es := w.awaitLog(t, n, q)
 		if ok(es[n-1]) {
-			return es[n-1]
+			return
 		}
 	}
 }

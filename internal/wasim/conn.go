@@ -35,7 +35,7 @@ type conn struct {
 	reg    *waWa6.ClientPayload_DevicePairingRegistrationData // nil for a login
 
 	// life ends with the connection; every read and write is bounded by it.
-	life context.Context
+	life context.Context //nolint:containedctx // see above: the connection is the term it bounds
 	end  context.CancelFunc
 
 	dev    *device // set before the writer starts, nil for unpaired connections

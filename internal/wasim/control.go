@@ -59,8 +59,7 @@ func notFound(message string) error {
 
 // problemOf turns an error of the package into an answer.
 func problemOf(err error) *problem {
-	var p *problem
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*problem](err); ok {
 		return p
 	}
 	for _, known := range []struct {

@@ -106,15 +106,19 @@ const (
 // many come.
 func (s *Server) getLog(r *http.Request) (any, error) {
 	v := r.URL.Query()
-	known := map[string]bool{"session": true, "sender": true, "recipient": true, "id": true, "kind": true, "type": true, "dir": true,
-		"worker": true, "sessionId": true, "after": true, "limit": true, "tail": true}
+	known := map[string]bool{
+		"session": true, "sender": true, "recipient": true, "id": true, "kind": true, "type": true, "dir": true,
+		"worker": true, "sessionId": true, "after": true, "limit": true, "tail": true,
+	}
 	for key := range v {
 		if !known[key] {
 			return nil, badInput("unknown parameter " + key)
 		}
 	}
-	q := Query{Session: v.Get("session"), Sender: v.Get("sender"), Recipient: v.Get("recipient"), ID: v.Get("id"),
-		Kind: v.Get("kind"), Type: v.Get("type"), Dir: v.Get("dir"), Worker: v.Get("worker"), SessionID: v.Get("sessionId"), Limit: defaultLogPage}
+	q := Query{
+		Session: v.Get("session"), Sender: v.Get("sender"), Recipient: v.Get("recipient"), ID: v.Get("id"),
+		Kind: v.Get("kind"), Type: v.Get("type"), Dir: v.Get("dir"), Worker: v.Get("worker"), SessionID: v.Get("sessionId"), Limit: defaultLogPage,
+	}
 	numbers := map[string]int64{}
 	for _, key := range []string{"after", "limit", "tail"} {
 		n, err := queryInt(r, key)

@@ -108,7 +108,7 @@ func TestTheControlAPIRefusesPagesOfOtherOrigins(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	r := httptest.NewRequest("POST", "/sim/phones", strings.NewReader(`{"pn":"5511900000001"}`))
+	r := httptest.NewRequest(http.MethodPost, "/sim/phones", strings.NewReader(`{"pn":"5511900000001"}`))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Sec-Fetch-Site", "cross-site")
 	rec := httptest.NewRecorder()
@@ -180,7 +180,7 @@ func TestThePageIsServedWholeAndLoadsNothingFromElsewhere(t *testing.T) {
 	w := newWorld(t)
 	for path, want := range map[string]string{"/sim/": "<title>", "/sim/page/page.js": "use strict", "/sim/page/page.css": ":root"} {
 		rec := httptest.NewRecorder()
-		w.srv.Handler().ServeHTTP(rec, httptest.NewRequest("GET", path, nil))
+		w.srv.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
 		body, err := io.ReadAll(rec.Body)
 		if err != nil {
 			t.Fatal(err)
@@ -193,7 +193,7 @@ func TestThePageIsServedWholeAndLoadsNothingFromElsewhere(t *testing.T) {
 		}
 	}
 	rec := httptest.NewRecorder()
-	w.srv.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/mms/image/x", nil))
+	w.srv.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/mms/image/x", nil))
 	if rec.Code != http.StatusNotFound {
 		t.Errorf("a media path answers %d, want 404", rec.Code)
 	}

@@ -96,7 +96,7 @@ func newOracle(limit int) *oracle {
 	return &oracle{limit: limit, first: 1, watchers: map[int64]chan struct{}{}}
 }
 
-func (o *oracle) add(e Entry) int64 {
+func (o *oracle) add(e Entry) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.entries) >= o.limit {
@@ -115,7 +115,6 @@ func (o *oracle) add(e Entry) int64 {
 		default:
 		}
 	}
-	return e.Seq
 }
 
 // Log returns the entries that the query selects, oldest first. Entries beyond Options.LogLimit are gone.

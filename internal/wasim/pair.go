@@ -45,8 +45,10 @@ func (c *conn) offerPairing() {
 		c.srv.refs[ref] = c
 		refs = append(refs, node{Tag: "ref", Content: []byte(ref)})
 	}
-	c.send(node{Tag: "iq", Attrs: attrs{"from": types.ServerJID, "type": "set", "id": c.nextID(), "xmlns": "md"},
-		Content: []node{{Tag: "pair-device", Content: refs}}})
+	c.send(node{
+		Tag: "iq", Attrs: attrs{"from": types.ServerJID, "type": "set", "id": c.nextID(), "xmlns": "md"},
+		Content: []node{{Tag: "pair-device", Content: refs}},
+	})
 }
 
 // ScanQR plays the user scanning the QR code of a client with this phone. It returns when the client has been
@@ -113,12 +115,14 @@ func (s *Server) offerIdentity(c *conn, a *account, secret []byte) error {
 		return err
 	}
 	c.paired = &pairing{dev: d, request: c.nextID(), details: details}
-	c.send(node{Tag: "iq", Attrs: attrs{"from": types.ServerJID, "type": "set", "id": c.paired.request, "xmlns": "md", "t": unixNow()},
+	c.send(node{
+		Tag: "iq", Attrs: attrs{"from": types.ServerJID, "type": "set", "id": c.paired.request, "xmlns": "md", "t": unixNow()},
 		Content: []node{{Tag: "pair-success", Content: []node{
 			{Tag: "device-identity", Content: box},
 			{Tag: "device", Attrs: attrs{"jid": d.jid(false), "lid": d.jid(true)}},
 			{Tag: "platform", Attrs: attrs{"name": "android"}},
-		}}}})
+		}}},
+	})
 	return nil
 }
 

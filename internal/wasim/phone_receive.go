@@ -59,8 +59,10 @@ func (p *Phone) open(ctx context.Context, n *node) {
 		}
 		text = textOf(msg)
 	}
-	r := Received{ID: id, Sender: sender.User, Device: sender.Device, From: from, Name: attrString(n, "notify"),
-		Chat: sender.User, Text: text, At: time.Now(), Message: msg, FromMe: sender.User == p.account.pn}
+	r := Received{
+		ID: id, Sender: sender.User, Device: sender.Device, From: from, Name: attrString(n, "notify"),
+		Chat: sender.User, Text: text, At: time.Now(), Message: msg, FromMe: sender.User == p.account.pn,
+	}
 	if !own.IsEmpty() {
 		r.Chat = p.byNumber(own).User
 	}
@@ -70,8 +72,10 @@ func (p *Phone) open(ctx context.Context, n *node) {
 		p.askRetry(from, id, own, true)
 		return
 	}
-	p.srv.oracle.add(Entry{Kind: KindDecrypted, Session: p.account.pn, Sender: r.Sender, Recipient: p.recipientOf(r), ID: id,
-		Text: r.Text, Duplicate: r.Duplicate, Type: attrString(n, "type")})
+	p.srv.oracle.add(Entry{
+		Kind: KindDecrypted, Session: p.account.pn, Sender: r.Sender, Recipient: p.recipientOf(r), ID: id,
+		Text: r.Text, Duplicate: r.Duplicate, Type: attrString(n, "type"),
+	})
 	receipt := node{Tag: KindReceipt, Attrs: attrs{"id": id, "to": from}}
 	if !own.IsEmpty() {
 		receipt.Attrs["recipient"], receipt.Attrs["type"] = own, "sender"

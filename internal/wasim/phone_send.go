@@ -52,8 +52,10 @@ func (p *Phone) Send(ctx context.Context, to types.JID, msg *waE2E.Message) (id 
 	p.remember(id, sentMessage{to, msg})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.relay(p.account, 0, &node{Tag: KindMessage, Attrs: attrs{"to": to.ToNonAD(), "id": id, "type": "text"},
-		Content: []node{{Tag: "participants", Content: list}}})
+	s.relay(p.account, 0, &node{
+		Tag: KindMessage, Attrs: attrs{"to": to.ToNonAD(), "id": id, "type": "text"},
+		Content: []node{{Tag: "participants", Content: list}},
+	})
 	return id, nil
 }
 
@@ -81,9 +83,11 @@ func (p *Phone) sendToCompanion(ctx context.Context, dev uint16, msg *waE2E.Mess
 	p.remember(id, sentMessage{to, msg})
 	p.srv.mu.Lock()
 	defer p.srv.mu.Unlock()
-	p.srv.relay(p.account, 0, &node{Tag: KindMessage,
+	p.srv.relay(p.account, 0, &node{
+		Tag:     KindMessage,
 		Attrs:   attrs{"to": to, "id": id, "type": "protocol", "category": "peer", "push_priority": "high"},
-		Content: []node{{Tag: "meta", Attrs: attrs{"appdata": "default"}}, enc}})
+		Content: []node{{Tag: "meta", Attrs: attrs{"appdata": "default"}}, enc},
+	})
 	if then != nil {
 		then()
 	}

@@ -28,7 +28,7 @@ var serializer = store.SignalProtobufSerializer
 // bundle hands out what is needed to start a session with the phone. It needs no lock.
 func (p *Phone) bundle() []node {
 	d := p.signal
-	one, err := d.PreKeys.GenOnePreKey(context.Background()) // in memory: never fails, never waits
+	one, err := d.PreKeys.GenOnePreKey(p.srv.life) // in memory: never fails, never waits
 	if err != nil {
 		return nil
 	}

@@ -144,7 +144,7 @@ func (m *phoneStore) GetAppStateSyncKey(_ context.Context, id []byte) (*store.Ap
 	if k, ok := m.syncKeys[string(id)]; ok {
 		return &k, nil
 	}
-	return nil, nil
+	return nil, nil //nolint:nilnil // the store's contract for an unknown key
 }
 
 func (m *phoneStore) GetLatestAppStateSyncKeyID(context.Context) ([]byte, error) {

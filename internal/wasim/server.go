@@ -39,7 +39,7 @@ type Server struct {
 
 	// life ends with Close. Goroutines of connections and phones outlive the call that started them, so the
 	// context that bounds them belongs to the server.
-	life context.Context
+	life context.Context //nolint:containedctx // see above: the server is the term it bounds
 	end  context.CancelCauseFunc
 	work sync.WaitGroup
 
@@ -83,7 +83,7 @@ func New(o Options) (*Server, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.life, s.end = context.WithCancelCause(context.Background())
+	s.life, s.end = context.WithCancelCause(context.Background()) //nolint:forbidigo // ends with Close, not with whoever called New
 	s.web = s.routes()
 	return s, nil
 }

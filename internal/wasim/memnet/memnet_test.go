@@ -99,7 +99,7 @@ func TestAfterACloseThePeerReadsWhatIsQueuedThenEOFAndCannotWrite(t *testing.T) 
 		write(t, a, "last words")
 		_ = a.Close()
 		read(t, b, "last words")
-		if _, err := b.Read(make([]byte, 1)); err != io.EOF {
+		if _, err := b.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("Read after the peer closed = %v, want EOF", err)
 		}
 		if _, err := b.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
@@ -159,7 +159,7 @@ func TestABlackHoleLosesWhatIsWrittenAndHidesAClose(t *testing.T) {
 		}
 		n.Each("x", func(l *Link) { l.BlackHole(false) })
 		_ = b.SetReadDeadline(time.Time{})
-		if _, err := b.Read(make([]byte, 1)); err != io.EOF {
+		if _, err := b.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("Read after healing = %v, want EOF", err)
 		}
 	})
