@@ -108,6 +108,8 @@ func verdict(parent, generation context.Context, pending *End) End {
 		return End{Reason: ReasonTermEnded, Err: cause}
 	case parent.Err() != nil:
 		return End{Reason: ReasonStopped, Err: cause}
+	case errors.Is(cause, fleet.ErrNumberInUse): // the store's own check, when the device was to be saved
+		return End{Reason: ReasonPairFailed, Err: cause}
 	case pending != nil: // the store failed while whatsmeow tidied up after it
 		return *pending
 	default:

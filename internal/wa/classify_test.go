@@ -86,6 +86,7 @@ func TestTheEndOfAGenerationIsTheFirstReason(t *testing.T) {
 		{"lease lost in the store", live, fmt.Errorf("key store: %w", fleet.ErrLeaseLost), said, ReasonTermEnded},
 		{"stopped", stopped, context.Canceled, nil, ReasonStopped},
 		{"the store", live, away, nil, ReasonStore},
+		{"the store, because the number is another session's", live, fmt.Errorf("key store: %w", fleet.ErrNumberInUse), nil, ReasonPairFailed},
 		{"the store, while WhatsApp's word was being carried out", live, away, said, ReasonLoggedOut},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

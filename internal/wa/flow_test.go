@@ -273,3 +273,63 @@ func TestFramesCarryTheTermInSimulatedMode(t *testing.T) {
 			e.Worker, e.SessionID, e.Epoch, e.Generation, pn)
 	}
 }
+
+func TestAMessageAddressedByLIDKnowsItsSendersNumber(t *testing.T) {
+	pn, contact := fresh(), fresh()
+	n := shared.paired(t, pn)
+	g := n.online()
+	phone := shared.sim.Phone(contact)
+	if _, err := phone.SendText(t.Context(), shared.sim.Phone(pn).LID().String(), "to your LID"); err != nil {
+		t.Fatal(err)
+	}
+	m := take(t, g.messages)
+	if m.Text != "to your LID" || m.SenderPhone != contact || m.SenderLID != phone.LID().User || m.Chat != phone.LID().String() {
+		t.Errorf("Message = %+v, want it from %s (%s), in the chat of the LID", m, contact, phone.LID())
+	}
+	// The answer goes to the LID as well.
+	raw, err := wa.BuildText("to yours")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.sock.Send(t.Context(), wa.Outgoing{JID: m.Chat, WAID: "3EB0D1", Payload: raw}); err != nil {
+		t.Fatalf("Send to %s = %v", m.Chat, err)
+	}
+	if r, err := phone.Wait(t.Context(), func(r wasim.Received) bool { return r.ID == "3EB0D1" }); err != nil || r.Text != "to yours" {
+		t.Errorf("the phone got %+v, %v", r, err)
+	}
+}
+
+func TestRunReturnsAfterItsHandlersAndCallsNoneLater(t *testing.T) {
+	pn, contact := fresh(), fresh()
+	n := shared.paired(t, pn)
+	inside, left := make(chan struct{}), make(chan struct{})
+	g := n.online(func(o *wa.Options) {
+		o.Handler.Message = func(ctx context.Context, _ fleet.Inbound) error {
+			close(inside)
+			<-ctx.Done() // as a transaction would be cancelled
+			close(left)
+			return ctx.Err()
+		}
+	})
+	id, err := shared.sim.Phone(contact).SendText(t.Context(), pn, "hold")
+	if err != nil {
+		t.Fatal(err)
+	}
+	take(t, inside)
+	g.stop()
+	select {
+	case <-left:
+	default:
+		t.Error("Run returned while a handler was running")
+	}
+	if _, err := shared.sim.Phone(contact).SendText(t.Context(), pn, "later"); err != nil {
+		t.Fatal(err)
+	}
+	g = n.online()
+	if m := take(t, g.messages); m.WAID != id {
+		t.Errorf("Message = %s, want %s once more, first", m.WAID, id)
+	}
+	if m := take(t, g.messages); m.Text != "later" {
+		t.Errorf("Message = %q, want later", m.Text)
+	}
+}

@@ -425,9 +425,12 @@ func (s *watchedSessions) PutManySessions(ctx context.Context, m map[string][]by
 	}
 	send, _ := ctx.Value(sendMark{}).(*watch)
 	if send != nil {
-		lid, err := s.d.LIDs.GetLIDForPN(ctx, send.jid)
-		if err != nil {
-			return err
+		lid := send.jid
+		if lid.Server == types.DefaultUserServer {
+			var err error
+			if lid, err = s.d.LIDs.GetLIDForPN(ctx, lid); err != nil {
+				return err
+			}
 		}
 		if _, ok := m[lid.SignalAddress().String()]; !ok {
 			send.fail(errSkipped)
