@@ -33,7 +33,7 @@ const (
 // to make a stolen table with a stolen LOOKUP_KEY unattractive, and is paid once per key per 10 s.
 var cost = &argon2id.Params{Memory: 19 * 1024, Iterations: 2, Parallelism: 1, SaltLength: 16, KeyLength: 32}
 
-// ErrUnauthorized: no live key. Malformed, unknown and revoked keys are not told apart.
+// ErrUnauthorized says that there is no live key. Malformed, unknown and revoked keys are not told apart.
 var ErrUnauthorized = errors.New("no valid API key")
 
 // Options of New.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -111,11 +112,11 @@ func TestKeyIsStoredAsTwoHashesAndNeverItself(t *testing.T) {
 	if want := seal.NewLookup(f.lookup).Hash(secret.Reveal()); !bytes.Equal(key.LookupHash, want) {
 		t.Error("the lookup hash is not the HMAC under LOOKUP_KEY")
 	}
-	if want := "$argon2id$v=19$m=19456,t=2,p=1$"; !bytes.HasPrefix([]byte(key.VerifyHash), []byte(want)) {
+	if want := "$argon2id$v=19$m=19456,t=2,p=1$"; !strings.HasPrefix(key.VerifyHash, want) {
 		t.Errorf("verify hash does not begin with %q", want)
 	}
 	for _, column := range []string{key.Label, key.Prefix, key.VerifyHash, string(key.LookupHash), string(key.ID)} {
-		if bytes.Contains([]byte(column), []byte(secret.Reveal()[12:])) {
+		if strings.Contains(column, secret.Reveal()[12:]) {
 			t.Errorf("a stored column holds the key: %q", column)
 		}
 	}

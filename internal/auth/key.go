@@ -22,7 +22,7 @@ const (
 	keyLen    = prefixLen + secretLen + sumLen
 )
 
-// ErrMalformed: the text is no key at all.
+// ErrMalformed says that the text is no key at all.
 var ErrMalformed = errors.New("not an API key")
 
 // alphabet is lower-case base32 without padding: letters and digits only, so a double click takes

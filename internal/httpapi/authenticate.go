@@ -13,8 +13,8 @@ const (
 )
 
 var (
-	problemNeedsAdmin = problem(http.StatusForbidden, "ADMIN_KEY_REQUIRED", "this needs an admin key (wfa_…)")
-	problemNeedsOrg   = problem(http.StatusForbidden, "ORGANIZATION_KEY_REQUIRED", "this speaks for one organization: use a key of that organization (wfk_…)")
+	errNeedsAdmin        = problem(http.StatusForbidden, "ADMIN_KEY_REQUIRED", "this needs an admin key (wfa_…)")
+	errNeedsOrganization = problem(http.StatusForbidden, "ORGANIZATION_KEY_REQUIRED", "this speaks for one organization: use a key of that organization (wfk_…)")
 )
 
 // authenticate lets nobody past who has no key of the right kind. It covers every path under /api/,
@@ -34,9 +34,9 @@ func (d *deps) authenticate(next http.Handler) http.Handler {
 		x.principal, x.known = p, true
 		switch {
 		case strings.HasPrefix(r.URL.Path, adminPrefix) && !p.Admin:
-			writeProblem(w, r, problemNeedsAdmin)
+			writeProblem(w, r, errNeedsAdmin)
 		case strings.HasPrefix(r.URL.Path, consumerPrefix) && p.Admin:
-			writeProblem(w, r, problemNeedsOrg)
+			writeProblem(w, r, errNeedsOrganization)
 		default:
 			next.ServeHTTP(w, r.WithContext(auth.WithPrincipal(r.Context(), p)))
 		}

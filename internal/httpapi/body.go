@@ -18,10 +18,10 @@ import (
 const maxBody = 1 << 20
 
 var (
-	problemTooLarge = problem(http.StatusRequestEntityTooLarge, "BODY_TOO_LARGE", "the body may have at most 1 MiB")
-	problemMedia    = problem(http.StatusUnsupportedMediaType, "UNSUPPORTED_MEDIA_TYPE", "send JSON: Content-Type: application/json, UTF-8, not compressed")
-	problemSlow     = problem(http.StatusRequestTimeout, "BODY_TOO_SLOW", "the body did not arrive in time")
-	problemCut      = problem(http.StatusBadRequest, "BODY_INCOMPLETE", "the body ended early")
+	errBodyTooLarge = problem(http.StatusRequestEntityTooLarge, "BODY_TOO_LARGE", "the body may have at most 1 MiB")
+	errMediaType    = problem(http.StatusUnsupportedMediaType, "UNSUPPORTED_MEDIA_TYPE", "send JSON: Content-Type: application/json, UTF-8, not compressed")
+	errBodySlow     = problem(http.StatusRequestTimeout, "BODY_TOO_SLOW", "the body did not arrive in time")
+	errBodyCut      = problem(http.StatusBadRequest, "BODY_INCOMPLETE", "the body ended early")
 )
 
 // readBody takes the whole body in and lets only clean JSON past. encoding/json alone would repair
@@ -34,11 +34,11 @@ func (*deps) readBody(next http.Handler) http.Handler {
 		}
 		raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 		if err != nil {
-			p := problemCut
+			p := errBodyCut
 			if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-				p = problemTooLarge
+				p = errBodyTooLarge
 			} else if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
-				p = problemSlow
+				p = errBodySlow
 			}
 			writeProblem(w, r, p)
 			return
@@ -56,16 +56,16 @@ func (*deps) readBody(next http.Handler) http.Handler {
 
 func checkBody(h http.Header, raw []byte) *Problem {
 	if !jsonType(h) {
-		return problemMedia
+		return errMediaType
 	}
 	if !utf8.Valid(raw) || bytes.IndexByte(raw, 0) >= 0 {
-		return problemText
+		return errText
 	}
 	if !json.Valid(raw) {
 		return problem(http.StatusBadRequest, "BAD_JSON", "the body is not JSON: "+syntaxDetail(raw))
 	}
 	if badEscape(raw) {
-		return problemText
+		return errText
 	}
 	return nil
 }

@@ -47,7 +47,8 @@ func registerDeliveries(api huma.API, d *deps, s side) {
 			Status     fleet.DeliveryStatus `query:"status" enum:"pending,done,dead"`
 			EndpointID fleet.EndpointID     `query:"endpointId" doc:"Only those to one endpoint."`
 			EventID    fleet.EventID        `query:"eventId" doc:"Only those of one event."`
-		}) (*reply[Page[Delivery]], error) {
+		},
+		) (*reply[Page[Delivery]], error) {
 			before, err := numberCursor(in.Cursor)
 			if err != nil {
 				return nil, err
@@ -66,7 +67,8 @@ func registerDeliveries(api huma.API, d *deps, s side) {
 	replay.Description = "Owes the same event, with the same event id, to the same endpoint once more, outside the order of its conversation."
 	huma.Register(api, replay, func(ctx context.Context, in *struct {
 		DeliveryID fleet.DeliveryID `path:"deliveryId"`
-	}) (*reply[Delivery], error) {
+	},
+	) (*reply[Delivery], error) {
 		v, err := d.store.ReplayDelivery(ctx, s.org(ctx), in.DeliveryID)
 		if err != nil {
 			return nil, err

@@ -20,10 +20,10 @@ func newRequestID() string { return "req_" + strings.ToLower(rand.Text()) }
 func cleanText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
 var (
-	problemRoute = problem(http.StatusNotFound, "NOT_FOUND", "there is no such path; /docs lists what there is")
-	problemQuery = problem(http.StatusBadRequest, "BAD_QUERY", "the query string can't be read: percent-encode it")
-	problemText  = problem(http.StatusUnprocessableEntity, "TEXT_INVALID", "text must be UTF-8 without NUL")
-	problemInURL = problem(http.StatusUnauthorized, "KEY_IN_URL",
+	errNoRoute  = problem(http.StatusNotFound, "NOT_FOUND", "there is no such path; /docs lists what there is")
+	errBadQuery = problem(http.StatusBadRequest, "BAD_QUERY", "the query string can't be read: percent-encode it")
+	errText     = problem(http.StatusUnprocessableEntity, "TEXT_INVALID", "text must be UTF-8 without NUL")
+	errKeyInURL = problem(http.StatusUnauthorized, "KEY_IN_URL",
 		"a key in the URL ends up in logs of every proxy on the way and is never accepted: send it as \"Authorization: Bearer …\" or X-Api-Key, and replace this one")
 )
 
@@ -31,22 +31,22 @@ var (
 func (*deps) checkURL(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !cleanText(r.URL.Path) || (path.Clean(r.URL.Path) != r.URL.Path) {
-			writeProblem(w, r, problemRoute) // an empty segment, too: a blank id is nobody's
+			writeProblem(w, r, errNoRoute) // an empty segment, too: a blank id is nobody's
 			return
 		}
 		query, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil {
-			writeProblem(w, r, problemQuery)
+			writeProblem(w, r, errBadQuery)
 			return
 		}
 		for name, values := range query {
 			if secretParam(name, values) {
-				writeProblem(w, r, problemInURL)
+				writeProblem(w, r, errKeyInURL)
 				return
 			}
 			for _, v := range append(values, name) {
 				if !cleanText(v) {
-					writeProblem(w, r, problemText)
+					writeProblem(w, r, errText)
 					return
 				}
 			}
@@ -86,7 +86,7 @@ func (d *deps) route(mux *http.ServeMux) http.Handler {
 			writeProblem(w, r, problem(http.StatusMethodNotAllowed, "METHOD_NOT_ALLOWED", "this path knows "+allow))
 			return
 		}
-		writeProblem(w, r, problemRoute)
+		writeProblem(w, r, errNoRoute)
 	})
 }
 

@@ -172,7 +172,8 @@ func registerEndpointsOf(api huma.API, d *deps, s side) {
 			MaxConcurrency *int               `json:"maxConcurrency,omitempty" minimum:"1" maximum:"64"`
 			Disabled       *bool              `json:"disabled,omitempty"`
 		}
-	}) (*reply[Endpoint], error) {
+	},
+	) (*reply[Endpoint], error) {
 		b := in.Body
 		if b.URL == nil && b.Description == nil && b.Events == nil && b.MaxConcurrency == nil && b.Disabled == nil {
 			return nil, errNothingToChange
@@ -199,7 +200,8 @@ func registerEndpointsOf(api huma.API, d *deps, s side) {
 		Body *struct {
 			KeepHours *int `json:"keepHours,omitempty" doc:"How long the secret before stays live; default 24, 0 ends it now." minimum:"0" maximum:"168"`
 		}
-	}) (*reply[EndpointSecret], error) {
+	},
+	) (*reply[EndpointSecret], error) {
 		keep := defaultKeepHours
 		if in.Body != nil && in.Body.KeepHours != nil {
 			keep = *in.Body.KeepHours

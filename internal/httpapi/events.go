@@ -18,7 +18,8 @@ func registerEvents(api huma.API, d *deps, s side) {
 	}}}
 	huma.Register(api, get, func(ctx context.Context, in *struct {
 		EventID fleet.EventID `path:"eventId"`
-	}) (*fileReply, error) {
+	},
+	) (*fileReply, error) {
 		ev, err := d.store.GetEvent(ctx, s.org(ctx), in.EventID)
 		if err != nil {
 			return nil, err

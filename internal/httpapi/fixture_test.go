@@ -166,7 +166,7 @@ func (f *fixture) do(as, method, url string, body any, edit ...func(*http.Reques
 	}
 	w := httptest.NewRecorder()
 	f.api.ServeHTTP(w, r)
-	return &answer{f.t, w.Code, w.Result().Header, w.Body.String()} //nolint:bodyclose // a recorder's body needs no closing
+	return &answer{f.t, w.Code, w.Result().Header, w.Body.String()}
 }
 
 // must is do for requests that the test only builds on.

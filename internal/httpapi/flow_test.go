@@ -244,10 +244,10 @@ func TestListsPageThroughEverythingOnce(t *testing.T) {
 	}
 }
 
-// own makes a session owned by a registered worker with a live lease.
-func (f *fixture) own(slug fleet.SessionSlug) (fleet.Session, fleet.Term) {
+// own makes org-a-01 owned by a registered worker with a live lease.
+func (f *fixture) own() fleet.Term {
 	f.t.Helper()
-	s, err := f.store.SessionBySlug(f.t.Context(), slug)
+	s, err := f.store.SessionBySlug(f.t.Context(), "org-a-01")
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func (f *fixture) own(slug fleet.SessionSlug) (fleet.Session, fleet.Term) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return s, term
+	return term
 }
 
 func TestPairingBecomesACommandAndNudgesWhoeverCanDoIt(t *testing.T) {
@@ -293,7 +293,7 @@ func TestPairingBecomesACommandAndNudgesWhoeverCanDoIt(t *testing.T) {
 		if want := []string{bus.TopicUnassigned + " " + string(session.ID)}; !slices.Equal(heard(), want) {
 			t.Errorf("nudges for an unowned session = %v, want %v", heard(), want)
 		}
-		f.own("org-a-01")
+		f.own()
 		f.must("admin", "POST", "/api/admin/sessions/org-a-01/pair", `{}`)
 		f.must("admin", "POST", "/api/admin/sessions/org-a-01/stop", nil)
 		want := []string{
@@ -309,7 +309,7 @@ func TestPairingBecomesACommandAndNudgesWhoeverCanDoIt(t *testing.T) {
 func TestQRIsShownInEveryFormatWhilePairingAndNotBeyond(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		f := newFixture(t, s)
-		_, term := f.own("org-a-01")
+		term := f.own()
 		const url = "/api/admin/sessions/org-a-01/qr"
 		const text = "2@abcdef,ghij,klmn,opqr"
 		soon := time.Now().Add(time.Minute).Truncate(time.Millisecond).UTC()
@@ -373,7 +373,7 @@ func TestQRIsShownInEveryFormatWhilePairingAndNotBeyond(t *testing.T) {
 
 func TestALoginIsNotPairedOverAndKeepsItsNumber(t *testing.T) {
 	f := sqliteFixture(t)
-	_, term := f.own("org-a-01")
+	term := f.own()
 	if err := f.store.RecordLogin(t.Context(), term, store.Login{DeviceJID: "5511900000001:1@s.whatsapp.net", Phone: "5511900000001"}); err != nil {
 		t.Fatal(err)
 	}
@@ -402,7 +402,7 @@ func TestALoginIsNotPairedOverAndKeepsItsNumber(t *testing.T) {
 
 func TestReadingNeverChangesAnything(t *testing.T) {
 	f := sqliteFixture(t)
-	f.own("org-a-01")
+	f.own()
 	f.must("org-a", "POST", "/api/v1/endpoints", `{"url":"http://127.0.0.1:9/"}`)
 	before := f.rows()
 	for _, op := range f.operations() {

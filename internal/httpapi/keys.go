@@ -48,12 +48,13 @@ func registerKeys(api huma.API, d *deps) {
 			Admin bool        `json:"admin,omitempty"`
 			Label string      `json:"label,omitempty" doc:"Where it is used, for people."`
 		}
-	}) (*reply[NewKey], error) {
+	},
+	) (*reply[NewKey], error) {
 		b := in.Body
 		if b.Admin == (b.OrgID != "") {
 			return nil, invalid("VALIDATION", "orgId", "give either orgId or admin true")
 		}
-		if err := checkLabel("label", b.Label); err != nil {
+		if err := checkLabel(b.Label); err != nil {
 			return nil, err
 		}
 		secret, k, err := d.auth.Create(ctx, auth.NewKey{Admin: b.Admin, Org: b.OrgID, Label: b.Label})
@@ -69,7 +70,8 @@ func registerKeys(api huma.API, d *deps) {
 	}, func(ctx context.Context, in *struct {
 		Paging
 		OrgID fleet.OrgID `query:"orgId" doc:"Only those of one organization."`
-	}) (*reply[Page[Key]], error) {
+	},
+	) (*reply[Page[Key]], error) {
 		rows, err := d.store.ListKeys(ctx, store.KeyQuery{Org: in.OrgID, After: fleet.KeyID(in.Cursor), Limit: in.Limit + 1})
 		if err != nil {
 			return nil, err
@@ -83,7 +85,8 @@ func registerKeys(api huma.API, d *deps) {
 		Description: "It stops working at once here and within seconds everywhere. The key that asks can't revoke itself, so one admin key is always left.",
 	}, func(ctx context.Context, in *struct {
 		KeyID fleet.KeyID `path:"keyId"`
-	}) (*reply[Key], error) {
+	},
+	) (*reply[Key], error) {
 		if in.KeyID == caller(ctx).KeyID {
 			return nil, conflict("OWN_KEY", "a key can't revoke itself: use another admin key")
 		}

@@ -56,7 +56,7 @@ func (d *deps) observe(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		sw := &statusWriter{ResponseWriter: w}
-		defer func() {
+		defer func() { //nolint:contextcheck // it goes in with the request
 			if v := recover(); v != nil {
 				if v == http.ErrAbortHandler { //nolint:errorlint // net/http's own word for: say nothing
 					panic(v)

@@ -50,12 +50,13 @@ func registerOrganizations(api huma.API, d *deps) {
 			Label    string         `json:"label,omitempty" doc:"For people; default: the orgId."`
 			Strategy fleet.Strategy `json:"strategy,omitempty" enum:"weighted,priority,round-robin" default:"weighted"`
 		}
-	}) (*reply[Organization], error) {
+	},
+	) (*reply[Organization], error) {
 		b := in.Body
 		if !fleet.ValidSlug(string(b.OrgID)) || len(b.OrgID) > maxOrgID {
 			return nil, invalid("ORG_ID_INVALID", "orgId", "must be 1 to 56 lower-case letters, digits and single inner hyphens")
 		}
-		if err := checkLabel("label", b.Label); err != nil {
+		if err := checkLabel(b.Label); err != nil {
 			return nil, err
 		}
 		o, err := d.store.CreateOrganization(ctx, fleet.Organization{ID: b.OrgID, Label: cmp.Or(b.Label, string(b.OrgID)), Strategy: b.Strategy})
@@ -99,7 +100,8 @@ func registerOrganizations(api huma.API, d *deps) {
 			Op       string              `json:"op,omitempty" enum:"order"`
 			Sessions []fleet.SessionSlug `json:"sessions,omitempty" doc:"With op \"order\": every session of the organization, once each." maxItems:"10000"`
 		}
-	}) (*reply[OrganizationDetail], error) {
+	},
+	) (*reply[OrganizationDetail], error) {
 		b := in.Body
 		change := store.OrgChange{Label: b.Label, Strategy: b.Strategy}
 		if b.Op == "order" {
@@ -111,7 +113,7 @@ func registerOrganizations(api huma.API, d *deps) {
 			return nil, errNothingToChange
 		}
 		if b.Label != nil {
-			if err := checkLabel("label", *b.Label); err != nil {
+			if err := checkLabel(*b.Label); err != nil {
 				return nil, err
 			}
 		}

@@ -54,12 +54,12 @@ func when(t time.Time) *time.Time {
 const maxLabel = 200
 
 // checkLabel refuses labels that would not survive a line of a list.
-func checkLabel(field, s string) error {
+func checkLabel(s string) error {
 	if utf8.RuneCountInString(s) > maxLabel {
-		return invalid("LABEL_INVALID", field, "may have at most 200 characters")
+		return invalid("LABEL_INVALID", "label", "may have at most 200 characters")
 	}
 	if strings.ContainsFunc(s, unicode.IsControl) {
-		return invalid("LABEL_INVALID", field, "must be one line without control characters")
+		return invalid("LABEL_INVALID", "label", "must be one line without control characters")
 	}
 	return nil
 }

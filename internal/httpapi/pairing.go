@@ -53,7 +53,8 @@ func registerPairing(api huma.API, d *deps) {
 			Method string `json:"method,omitempty" enum:"qr,code" default:"qr"`
 			Phone  string `json:"phone,omitempty" doc:"For method code: the phone's number with country code." example:"+5511900000001"`
 		}
-	}) (*reply[Command], error) {
+	},
+	) (*reply[Command], error) {
 		s, err := d.store.SessionBySlug(ctx, in.SessionID)
 		if err != nil {
 			return nil, err
@@ -115,7 +116,8 @@ func registerPairing(api huma.API, d *deps) {
 		Summary: "Get a command", Security: adminSecurity,
 	}, func(ctx context.Context, in *struct {
 		CommandID fleet.CommandID `path:"commandId"`
-	}) (*reply[Command], error) {
+	},
+	) (*reply[Command], error) {
 		c, err := d.store.GetCommand(ctx, in.CommandID)
 		if err != nil {
 			return nil, err

@@ -19,7 +19,7 @@ import (
 const problemType = "application/problem+json"
 
 // Problem is the body of every refusal, as RFC 9457 writes it.
-type Problem struct {
+type Problem struct { //nolint:errname // RFC 9457 calls it a problem; that it is an error too is for huma
 	Title             string         `json:"title" doc:"The HTTP status in words." example:"Unprocessable Entity"`
 	Status            int            `json:"status" doc:"The HTTP status." example:"422"`
 	Code              string         `json:"code" doc:"What is wrong, for programs: stable, upper snake case." example:"VALIDATION"`
@@ -184,7 +184,7 @@ func humaError(_ huma.Context, status int, msg string, errs ...error) huma.Statu
 func validationProblem(errs []error) *Problem {
 	p := problem(http.StatusUnprocessableEntity, "VALIDATION", "")
 	for _, err := range errs {
-		d, ok := err.(huma.ErrorDetailer) //nolint:errorlint // huma hands its details over unwrapped
+		d, ok := err.(huma.ErrorDetailer)
 		if !ok {
 			p.Errors = append(p.Errors, FieldProblem{"", "is not as it should be"})
 			continue

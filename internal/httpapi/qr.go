@@ -32,7 +32,8 @@ func registerQR(api huma.API, d *deps) {
 	}, func(ctx context.Context, in *struct {
 		SessionPath
 		Format string `query:"format" enum:"json,text,terminal,png,svg" default:"json" doc:"text is what the QR says, or the code to type; terminal draws it with block characters."`
-	}) (*fileReply, error) {
+	},
+	) (*fileReply, error) {
 		s, err := d.store.SessionBySlug(ctx, in.SessionID)
 		if err != nil {
 			return nil, err

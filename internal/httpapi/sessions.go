@@ -90,7 +90,7 @@ func sessionState(s *fleet.Session) string {
 	case s.Epoch == s.LeaseEpoch:
 		return string(s.Observed)
 	}
-	switch s.Observed { //nolint:exhaustive // the rest are facts that outlive an owner
+	switch s.Observed {
 	case fleet.ObservedConnected, fleet.ObservedReconnecting, fleet.ObservedUnavailable:
 		return string(fleet.ObservedConnecting)
 	case fleet.ObservedPairing:
@@ -117,12 +117,13 @@ func registerSessions(api huma.API, d *deps) {
 			Label     string            `json:"label,omitempty"`
 			SessionID fleet.SessionSlug `json:"sessionId,omitempty" doc:"Its name for ever; default: the organization's next, org-a-01." maxLength:"63"`
 		}
-	}) (*reply[Session], error) {
+	},
+	) (*reply[Session], error) {
 		b := in.Body
 		if b.SessionID != "" && !fleet.ValidSlug(string(b.SessionID)) {
 			return nil, invalid("SESSION_ID_INVALID", "sessionId", "must be 1 to 63 lower-case letters, digits and single inner hyphens")
 		}
-		if err := checkLabel("label", b.Label); err != nil {
+		if err := checkLabel(b.Label); err != nil {
 			return nil, err
 		}
 		s, err := d.store.CreateSession(ctx, store.NewSession{Org: b.OrgID, Slug: b.SessionID, Label: b.Label})
@@ -139,7 +140,8 @@ func registerSessions(api huma.API, d *deps) {
 	}, func(ctx context.Context, in *struct {
 		Paging
 		OrgID fleet.OrgID `query:"orgId" doc:"Only those of one organization."`
-	}) (*reply[Page[Session]], error) {
+	},
+	) (*reply[Page[Session]], error) {
 		rows, err := d.store.ListSessions(ctx, store.SessionQuery{Org: in.OrgID, After: fleet.SessionSlug(in.Cursor), Limit: in.Limit + 1})
 		if err != nil {
 			return nil, err
@@ -169,13 +171,14 @@ func registerSessions(api huma.API, d *deps) {
 			Paused  *bool          `json:"paused,omitempty"`
 			Desired *fleet.Desired `json:"desired,omitempty" enum:"running,stopped"`
 		}
-	}) (*reply[Session], error) {
+	},
+	) (*reply[Session], error) {
 		b := in.Body
 		if b.Label == nil && b.Paused == nil && b.Desired == nil {
 			return nil, errNothingToChange
 		}
 		if b.Label != nil {
-			if err := checkLabel("label", *b.Label); err != nil {
+			if err := checkLabel(*b.Label); err != nil {
 				return nil, err
 			}
 		}
