@@ -35,11 +35,14 @@ func newGate(valid func() error, invalid func(error), seen func()) *gate {
 	return &gate{valid: valid, invalid: invalid, seen: seen, lost: make(chan struct{}), conns: map[*gatedConn]struct{}{}}
 }
 
-func (g *gate) check() error {
+func (g *gate) closed() bool {
 	g.mu.Lock()
-	shut := g.shut
-	g.mu.Unlock()
-	if shut {
+	defer g.mu.Unlock()
+	return g.shut
+}
+
+func (g *gate) check() error {
+	if g.closed() {
 		return errShut
 	}
 	if g.valid == nil {
@@ -120,6 +123,11 @@ type gatedConn struct {
 // Read notes that the other side is alive.
 func (c *gatedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	if n > 0 && c.gate.closed() {
+		// Nobody takes frames any more, and whatsmeow's read loop would wait for somebody for ever.
+		c.gate.gone(c)
+		return 0, errShut
+	}
 	if n > 0 {
 		c.gate.seen()
 	}

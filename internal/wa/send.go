@@ -9,7 +9,6 @@ import (
 
 	"go.mau.fi/whatsmeow"
 	"go.mau.fi/whatsmeow/proto/waE2E"
-	"go.mau.fi/whatsmeow/store"
 	"go.mau.fi/whatsmeow/types"
 	"google.golang.org/protobuf/proto"
 
@@ -29,21 +28,6 @@ type Outgoing struct {
 // Sent is an acknowledged send.
 type Sent struct {
 	At time.Time // WhatsApp's time
-}
-
-// SetWebVersion overrides the version that sockets claim to be ("2.3000.1234567890"), for the time between WhatsApp
-// refusing the built-in one (ReasonClientOutdated) and an upgrade. It is for the whole process: call it before the
-// first socket runs.
-func SetWebVersion(version string) error {
-	v, err := store.ParseVersion(version)
-	if err != nil {
-		return fmt.Errorf("WhatsApp web version: %w", err)
-	}
-	if v.IsZero() {
-		return errors.New("WhatsApp web version: is zero")
-	}
-	store.SetWAVersion(v)
-	return nil
 }
 
 // Send sends one message and returns when WhatsApp has acknowledged or refused it, or ctx ends. Every error is a
