@@ -17,9 +17,10 @@ package bus
 import (
 	"context"
 	"errors"
+	"slices"
 )
 
-// ErrClosed: the bus was closed.
+// ErrClosed says that the bus was closed.
 var ErrClosed = errors.New("bus is closed")
 
 // Topics that all processes share, and what travels in their payload.
@@ -63,10 +64,8 @@ func checkTopics(fn func(topic, payload string), topics []string) error {
 	if len(topics) == 0 {
 		return errors.New("subscribe: no topics")
 	}
-	for _, t := range topics {
-		if t == "" {
-			return errors.New("subscribe: empty topic")
-		}
+	if slices.Contains(topics, "") {
+		return errors.New("subscribe: empty topic")
 	}
 	return nil
 }

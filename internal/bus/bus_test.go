@@ -81,6 +81,7 @@ func want(t *testing.T, got <-chan nudge, topic, payload string) {
 
 func TestEverySubscriberOfATopicHearsANudgeWithItsPayload(t *testing.T) {
 	each(t, func(t *testing.T, a, b bus.Bus) {
+		t.Helper()
 		first, _ := listen(t, a, bus.TopicSend)
 		second, _ := listen(t, b, bus.TopicSend, bus.TopicKeys)
 		publish(t, a, bus.TopicSend, "s-1")
@@ -95,6 +96,7 @@ func TestEverySubscriberOfATopicHearsANudgeWithItsPayload(t *testing.T) {
 
 func TestATopicNamedTwiceIsHeardOnce(t *testing.T) {
 	each(t, func(t *testing.T, a, b bus.Bus) {
+		t.Helper()
 		got, _ := listen(t, a, bus.TopicSend, bus.TopicSend)
 		publish(t, b, bus.TopicSend, "1")
 		publish(t, b, bus.TopicSend, "2")
@@ -104,11 +106,15 @@ func TestATopicNamedTwiceIsHeardOnce(t *testing.T) {
 }
 
 func TestANudgeWithoutSubscribersCostsNothing(t *testing.T) {
-	each(t, func(t *testing.T, a, _ bus.Bus) { publish(t, a, bus.TopicControl("worker-1"), "s") })
+	each(t, func(t *testing.T, a, _ bus.Bus) {
+		t.Helper()
+		publish(t, a, bus.TopicControl("worker-1"), "s")
+	})
 }
 
 func TestControlTopicsOfTwoWorkersAreApart(t *testing.T) {
 	each(t, func(t *testing.T, a, b bus.Bus) {
+		t.Helper()
 		one, _ := listen(t, a, bus.TopicControl("worker-1"))
 		two, _ := listen(t, b, bus.TopicControl("worker-11"))
 		publish(t, a, bus.TopicControl("worker-11"), "s-11")
@@ -120,6 +126,7 @@ func TestControlTopicsOfTwoWorkersAreApart(t *testing.T) {
 
 func TestAfterStopNothingIsHeardAndOthersStillHear(t *testing.T) {
 	each(t, func(t *testing.T, a, b bus.Bus) {
+		t.Helper()
 		gone, stop := listen(t, a, bus.TopicSend)
 		stays, _ := listen(t, a, bus.TopicSend)
 		publish(t, b, bus.TopicSend, "before")
@@ -139,6 +146,7 @@ func TestAfterStopNothingIsHeardAndOthersStillHear(t *testing.T) {
 
 func TestAHandlerMayStopItselfAndPublish(t *testing.T) {
 	each(t, func(t *testing.T, a, b bus.Bus) {
+		t.Helper()
 		echo, _ := listen(t, b, bus.TopicMessage)
 		var stop func()
 		ready := make(chan struct{})
@@ -161,6 +169,7 @@ func TestAHandlerMayStopItselfAndPublish(t *testing.T) {
 
 func TestAClosedBusRefuses(t *testing.T) {
 	each(t, func(t *testing.T, a, _ bus.Bus) {
+		t.Helper()
 		got, _ := listen(t, a, bus.TopicSend)
 		if err := a.Close(); err != nil {
 			t.Fatal(err)
@@ -182,6 +191,7 @@ func TestAClosedBusRefuses(t *testing.T) {
 
 func TestBadSubscriptionsAreRefused(t *testing.T) {
 	each(t, func(t *testing.T, a, _ bus.Bus) {
+		t.Helper()
 		for name, call := range map[string]func() (func(), error){
 			"no handler":  func() (func(), error) { return a.Subscribe(t.Context(), nil, bus.TopicSend) },
 			"no topic":    func() (func(), error) { return a.Subscribe(t.Context(), func(string, string) {}) },
@@ -197,6 +207,7 @@ func TestBadSubscriptionsAreRefused(t *testing.T) {
 
 func TestManyPublishersAndSubscribersAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, a, b bus.Bus) {
+		t.Helper()
 		const publishers, each = 8, 50
 		var mu sync.Mutex
 		heard := map[string]bool{}
@@ -328,7 +339,7 @@ type proxy struct {
 
 func newProxy(t *testing.T, target string) *proxy {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a listener of this test
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +361,7 @@ func (p *proxy) accept() {
 		if err != nil {
 			return
 		}
-		out, err := net.Dial("tcp", p.target) //nolint:noctx // loopback
+		out, err := net.Dial("tcp", p.target)
 		if err != nil {
 			_ = in.Close()
 			continue

@@ -41,7 +41,7 @@ type Redis struct {
 	prefix string
 	log    *slog.Logger
 
-	life   context.Context // ends with Close: the subscriptions outlive the calls that made them
+	life   context.Context //nolint:containedctx // ends with Close: subscriptions outlive the calls that made them
 	end    context.CancelFunc
 	closed atomic.Bool
 	mu     sync.Mutex // orders Subscribe's joining against Close's waiting
@@ -170,7 +170,7 @@ type redisSub struct {
 	bus    *Redis
 	fn     func(topic, payload string)
 	topics []string
-	live   context.Context // ends with stop or with the bus
+	live   context.Context //nolint:containedctx // ends with stop or with the bus, not with the call to Subscribe
 	heard  chan struct{}   // closed at the first confirmation of every topic
 	once   sync.Once
 }

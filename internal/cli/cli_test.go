@@ -25,7 +25,7 @@ const asProcess = "WAFLEET_TEST_AS_PROCESS"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProcess) != "" {
-		os.Exit(Main(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) //nolint:usetesting // a process of its own
+		os.Exit(Main(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
 }
@@ -90,7 +90,7 @@ func spawn(t *testing.T, environ []string, args ...string) (s *started, cmd *exe
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd = exec.Command(self, args...) //nolint:noctx // ended by signals
+	cmd = exec.Command(self, args...)
 	s = &started{T: t, done: make(chan struct{})}
 	cmd.Env = append([]string{asProcess + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, environ...)
 	cmd.Stdout, cmd.Stderr = &s.out, &s.errs

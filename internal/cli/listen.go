@@ -74,7 +74,9 @@ func (l *listener) serve(ctx context.Context) error {
 		}
 		cancelHard()
 	}
-	<-failed
+	if served := <-failed; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
 	return err
 }
 

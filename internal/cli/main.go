@@ -109,7 +109,7 @@ func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 func (p *program) fail(err error) int {
 	usage, isUsage := errors.AsType[*usageError](err)
 	if !isUsage {
-		fmt.Fprintf(p.stderr, "wafleet: %v\n", err)
+		_, _ = fmt.Fprintf(p.stderr, "wafleet: %v\n", err)
 		return exitFailed
 	}
 	lines := []error{usage.err}
@@ -117,10 +117,10 @@ func (p *program) fail(err error) int {
 		lines = joined.Unwrap()
 	}
 	for _, line := range lines {
-		fmt.Fprintf(p.stderr, "wafleet: %v\n", line)
+		_, _ = fmt.Fprintf(p.stderr, "wafleet: %v\n", line)
 	}
 	if _, ok := errors.AsType[*kong.ParseError](err); ok {
-		fmt.Fprintln(p.stderr, `wafleet: see "wafleet --help", or --help behind a command`)
+		_, _ = fmt.Fprintln(p.stderr, `wafleet: see "wafleet --help", or --help behind a command`)
 	}
 	return exitUsage
 }

@@ -141,7 +141,7 @@ func TestReadinessDoesNotWaitForWhatHangs(t *testing.T) {
 
 func TestOpsListenerAnswersHealthVersionAndMetrics(t *testing.T) {
 	reg := newRegistry()
-	reg.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "wafleet_test_things"}))
+	reg.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "wafleet_test_things", Help: "Things."}))
 	h := opsHandler(&readiness{}, versions{Version: "v1.2.3"}, reg)
 	for _, tc := range []struct {
 		method, path string

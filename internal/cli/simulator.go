@@ -102,7 +102,7 @@ func fetchRoot(ctx context.Context, addr string) (root [32]byte, err error) {
 	if err != nil {
 		return root, err
 	}
-	defer resp.Body.Close()
+	defer resp.Body.Close() //nolint:errcheck // it was read
 	var answer struct {
 		Pub string `json:"pub"`
 	}

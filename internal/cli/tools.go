@@ -47,7 +47,7 @@ func (c *migrateCmd) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
-	defer s.Close()
+	defer s.Close() //nolint:errcheck // everything is committed
 	if err := s.Migrate(ctx, wastore.Upgrade(s)); err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (c *keyTool) with(ctx context.Context, p *program, fn func(ctx context.Cont
 	if err != nil {
 		return err
 	}
-	defer s.Close()
+	defer s.Close() //nolint:errcheck // everything is committed
 	if err := s.CheckVersion(ctx); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (c *keyTool) with(ctx context.Context, p *program, fn func(ctx context.Cont
 		}
 		b = r
 	}
-	defer b.Close()
+	defer b.Close() //nolint:errcheck // nothing waits in it
 	return fn(ctx, s, auth.New(auth.Options{Store: s, Bus: b, Lookup: lookup, Log: log}))
 }
 
@@ -125,7 +125,7 @@ func (c *keysCreateCmd) Run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(p.stderr, "%s, shown this once:\n", key.ID)
+		_, _ = fmt.Fprintf(p.stderr, "%s, shown this once:\n", key.ID)
 		_, err = fmt.Fprintln(p.stdout, secret.Reveal())
 		return err
 	})
@@ -141,7 +141,7 @@ func (c *keysListCmd) Run(ctx context.Context, p *program) error {
 	return c.with(ctx, p, func(ctx context.Context, s *store.Store, _ *auth.Auth) error {
 		const page = 500
 		w := tabwriter.NewWriter(p.stdout, 0, 8, 2, ' ', 0)
-		fmt.Fprintln(w, "ID\tFOR\tSTATE\tBEGINS WITH\tMADE\tLABEL")
+		_, _ = fmt.Fprintln(w, "ID\tFOR\tSTATE\tBEGINS WITH\tMADE\tLABEL")
 		q := store.KeyQuery{Org: fleet.OrgID(c.Org), Limit: page}
 		for {
 			list, err := s.ListKeys(ctx, q)
@@ -156,7 +156,7 @@ func (c *keysListCmd) Run(ctx context.Context, p *program) error {
 				if !k.RevokedAt.IsZero() {
 					state = "revoked"
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, who, state, k.Prefix, k.CreatedAt.Format(time.RFC3339), k.Label)
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, who, state, k.Prefix, k.CreatedAt.Format(time.RFC3339), k.Label)
 			}
 			if len(list) < page {
 				return w.Flush()

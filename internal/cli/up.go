@@ -110,18 +110,18 @@ func (p *program) banner(pr *process, u running) {
 	if path := sqlitePath(&pr.cfg.Storage); path != "" {
 		where = "SQLite in " + path
 	}
-	fmt.Fprintf(p.stdout, "wafleet %s is up, on %s\n", pr.versions.Version, where)
+	_, _ = fmt.Fprintf(p.stdout, "wafleet %s is up, on %s\n", pr.versions.Version, where)
 	public := u.URL
 	if pr.cfg.PublicURL != "" {
 		public = strings.TrimSuffix(pr.cfg.PublicURL, "/")
 	}
-	fmt.Fprintf(p.stdout, "  API    %s/api/v1   documentation %s/docs\n", public, public)
-	fmt.Fprintf(p.stdout, "  ops    %s/readyz   %s/metrics\n", u.OpsURL, u.OpsURL)
+	_, _ = fmt.Fprintf(p.stdout, "  API    %s/api/v1   documentation %s/docs\n", public, public)
+	_, _ = fmt.Fprintf(p.stdout, "  ops    %s/readyz   %s/metrics\n", u.OpsURL, u.OpsURL)
 	switch path := adminKeyPath(&pr.cfg.Storage); {
 	case u.Fresh:
-		fmt.Fprintf(p.stdout, "  admin key, shown this once: %s\n  It is kept in %s, which only you can read.\n", u.AdminKey, path)
+		_, _ = fmt.Fprintf(p.stdout, "  admin key, shown this once: %s\n  It is kept in %s, which only you can read.\n", u.AdminKey, path)
 	case u.AdminKey != "":
-		fmt.Fprintf(p.stdout, "  The admin key of the first start is kept in %s.\n", path)
+		_, _ = fmt.Fprintf(p.stdout, "  The admin key of the first start is kept in %s.\n", path)
 	}
 }
 

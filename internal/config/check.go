@@ -119,7 +119,7 @@ func (c *Keys) CheckKeys(command string) error {
 func join(errs []error) error {
 	var list []error
 	for _, e := range errs {
-		if many, ok := e.(interface{ Unwrap() []error }); ok { //nolint:errorlint // takes this very error apart
+		if many, ok := e.(interface{ Unwrap() []error }); ok {
 			list = append(list, many.Unwrap()...)
 		} else if e != nil {
 			list = append(list, e)

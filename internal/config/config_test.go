@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -224,7 +225,7 @@ func TestWorkerNamesAreNormalised(t *testing.T) {
 			t.Errorf("WORKER_ID %q is %q, want %q", in, got, want)
 		}
 	}
-	if got := (&Worker{}).Name(); got == "" || got != (&Worker{}).Name() || !strings.HasSuffix(got, fmt.Sprint(os.Getpid())) {
+	if got := (&Worker{}).Name(); got == "" || got != (&Worker{}).Name() || !strings.HasSuffix(got, strconv.Itoa(os.Getpid())) {
 		t.Errorf("the default WORKER_ID is %q, want host name and process id", got)
 	}
 }
@@ -270,7 +271,7 @@ func TestConfigurationDocumentIsCurrent(t *testing.T) {
 	const path = "../../docs/configuration.md"
 	want := Markdown()
 	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil { //nolint:gosec // a document
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

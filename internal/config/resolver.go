@@ -193,7 +193,7 @@ func readSmall(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // it was only read
 	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return "", err

@@ -31,6 +31,7 @@ type fixture struct {
 func each(t *testing.T, fn func(f *fixture)) {
 	t.Helper()
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		t.Helper()
 		f := &fixture{T: t, s: s, now: time.Now(), jobs: map[string]Job{}, reg: prometheus.NewRegistry()}
 		f.sql(`INSERT INTO organizations (id, label, strategy, created_at) VALUES ('org-a', 'A', 'weighted', 1)`)
 		for i, id := range []string{"s-live", "s-dead"} {

@@ -180,7 +180,7 @@ func (s *Scheduler) warn(ctx context.Context, msg string, err error, attrs ...sl
 	if ctx.Err() != nil {
 		return
 	}
-	s.Log.LogAttrs(ctx, slog.LevelWarn, msg, append(attrs, slog.Any("err", err))...)
+	s.Log.LogAttrs(ctx, slog.LevelWarn, msg, append(attrs, slog.Any("err", err))...) //nolint:sloglint // every caller gives a constant
 }
 
 func rest(ctx context.Context, d time.Duration) {
