@@ -16,7 +16,7 @@ import (
 
 // Message is one outbound message as its organization sees it: no other number's identity in it.
 type Message struct {
-	ID             fleet.MessageID      `json:"id" example:"msg_01k8z3v5hq2m6t9x4c7b0n1d8e"`
+	ID             fleet.MessageID      `json:"messageId" example:"msg_01k8z3v5hq2m6t9x4c7b0n1d8e"`
 	Status         fleet.Status         `json:"status" enum:"queued,sending,sent,delivered,read,played,failed,expired,cancelled,suppressed,unconfirmed"`
 	Outcome        fleet.Outcome        `json:"outcome,omitempty" enum:"sent,refused,unknown" doc:"What is known of its frame. Unknown: it may have left; it is repeated under the same WhatsApp id, so the person sees it once."`
 	To             string               `json:"to" doc:"As the request wrote it." example:"+5511900000001"`
@@ -121,7 +121,8 @@ func registerMessages(api huma.API, d *deps) {
 	huma.Register(api, send, func(ctx context.Context, in *struct {
 		SendHeaders
 		Body sendBody
-	}) (*sendReply, error) {
+	},
+	) (*sendReply, error) {
 		return d.send(ctx, &in.SendHeaders, &in.Body)
 	})
 
@@ -130,7 +131,8 @@ func registerMessages(api huma.API, d *deps) {
 			Paging
 			Status fleet.Status `query:"status" enum:"queued,sending,sent,delivered,read,played,failed,expired,cancelled,suppressed,unconfirmed"`
 			To     string       `query:"to" doc:"Only those to this person, in any form that sending takes."`
-		}) (*reply[Page[Message]], error) {
+		},
+		) (*reply[Page[Message]], error) {
 			q := store.MessageQuery{Org: caller(ctx).OrgID, Status: in.Status, Limit: in.Limit}
 			if in.To != "" {
 				to, err := fleet.ParseRecipient(in.To)
@@ -162,9 +164,9 @@ func registerMessages(api huma.API, d *deps) {
 		})
 
 	type one struct {
-		ID fleet.MessageID `path:"id" example:"msg_01k8z3v5hq2m6t9x4c7b0n1d8e"`
+		ID fleet.MessageID `path:"messageId" example:"msg_01k8z3v5hq2m6t9x4c7b0n1d8e"`
 	}
-	huma.Register(api, operation(http.MethodGet, "/{id}", "get-message", "Get a message"),
+	huma.Register(api, operation(http.MethodGet, "/{messageId}", "get-message", "Get a message"),
 		func(ctx context.Context, in *one) (*reply[Message], error) {
 			m, err := d.store.GetMessage(ctx, caller(ctx).OrgID, in.ID)
 			return d.messageReply(ctx, m, err)
@@ -174,10 +176,10 @@ func registerMessages(api huma.API, d *deps) {
 		m, err := d.outbound.Cancel(ctx, caller(ctx).OrgID, in.ID)
 		return d.messageReply(ctx, m, err)
 	}
-	op := operation(http.MethodPost, "/{id}/cancel", "cancel-message", "Cancel a message")
+	op := operation(http.MethodPost, "/{messageId}/cancel", "cancel-message", "Cancel a message")
 	op.Description = "Takes back a message that is still queued. Any other is refused with NOT_CANCELLABLE: it may be on its way."
 	huma.Register(api, op, cancel)
-	op = operation(http.MethodDelete, "/{id}", "delete-message", "Cancel a message (the same as POST …/cancel)")
+	op = operation(http.MethodDelete, "/{messageId}", "delete-message", "Cancel a message (the same as POST …/cancel)")
 	op.DefaultStatus = http.StatusOK // the message stays readable, as cancelled
 	huma.Register(api, op, cancel)
 }

@@ -86,7 +86,7 @@ func (f *sender) frame(id fleet.MessageID, r store.Result) {
 func text(s string) map[string]any { return map[string]any{"to": "+55 11 9 0000 0001", "text": s} }
 
 func idOf(v map[string]any) fleet.MessageID {
-	id, _ := v["id"].(string)
+	id, _ := v["messageId"].(string)
 	return fleet.MessageID(id)
 }
 
