@@ -10,7 +10,7 @@ import (
 	"github.com/wafleet/wafleet/internal/fleet"
 )
 
-// ErrOrder: the list given for a new order is not exactly the organization's live sessions.
+// ErrOrder says that the list given for a new order is not exactly the organization's live sessions.
 var ErrOrder = errors.New("order must name every session of the organization exactly once")
 
 const orgColumns = `id, label, strategy, head_session_id, created_at`

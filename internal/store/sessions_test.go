@@ -41,9 +41,9 @@ func slugs(list []fleet.Session) []fleet.SessionSlug {
 	return out
 }
 
-func orgSlugs(t *testing.T, s *store.Store, org fleet.OrgID) []fleet.SessionSlug {
+func orgSlugs(t *testing.T, s *store.Store) []fleet.SessionSlug {
 	t.Helper()
-	list, err := s.OrgSessions(t.Context(), org)
+	list, err := s.OrgSessions(t.Context(), "org-a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestSessionNumbersGoOnAndSkipNamesChosenByHand(t *testing.T) {
 			t.Errorf("next slug = %s, want org-a-03", v.Slug)
 		}
 		want := []fleet.SessionSlug{"org-a-01", "org-a-02", "hotline", "org-a-03"}
-		if diff := cmp.Diff(want, orgSlugs(t, s, "org-a")); diff != "" {
+		if diff := cmp.Diff(want, orgSlugs(t, s)); diff != "" {
 			t.Errorf("list order (-want +got):\n%s", diff)
 		}
 		if _, err := s.CreateSession(t.Context(), store.NewSession{Org: "org-a", Slug: "hotline"}); !errors.Is(err, fleet.ErrConflict) {
@@ -143,7 +143,7 @@ func TestHeadSessionIsTheFirstAttachedAndMovesOnlyWhenRemoved(t *testing.T) {
 		if _, err := s.UpdateOrganization(t.Context(), "org-a", store.OrgChange{Order: order}); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(order, orgSlugs(t, s, "org-a")); diff != "" {
+		if diff := cmp.Diff(order, orgSlugs(t, s)); diff != "" {
 			t.Errorf("list order (-want +got):\n%s", diff)
 		}
 		if got := head(); got != first.ID {
@@ -171,7 +171,7 @@ func TestOrderMustNameEverySessionOnce(t *testing.T) {
 		newSession(t, s, store.NewSession{Org: "org-a"})
 		newSession(t, s, store.NewSession{Org: "org-a"})
 		newSession(t, s, store.NewSession{Org: "org-b"})
-		before := orgSlugs(t, s, "org-a")
+		before := orgSlugs(t, s)
 		for name, order := range map[string][]fleet.SessionSlug{
 			"one is missing":                 {"org-a-01"},
 			"one is named twice":             {"org-a-01", "org-a-01"},
@@ -186,7 +186,7 @@ func TestOrderMustNameEverySessionOnce(t *testing.T) {
 				t.Errorf("%s: UpdateOrganization(%q) = %v, want ErrOrder", name, order, err)
 			}
 		}
-		if diff := cmp.Diff(before, orgSlugs(t, s, "org-a")); diff != "" {
+		if diff := cmp.Diff(before, orgSlugs(t, s)); diff != "" {
 			t.Errorf("a refused order changed the list (-want +got):\n%s", diff)
 		}
 	})
@@ -284,7 +284,7 @@ func TestDeletedSessionFreesItsNumberAndIsGone(t *testing.T) {
 		if v, err := s.SessionByID(t.Context(), one.ID); err != nil || v.Desired != fleet.DesiredDeleted {
 			t.Errorf("SessionByID(deleted) = %v, %v, want the row for its old messages", v.Desired, err)
 		}
-		if diff := cmp.Diff([]fleet.SessionSlug{two.Slug}, orgSlugs(t, s, "org-a")); diff != "" {
+		if diff := cmp.Diff([]fleet.SessionSlug{two.Slug}, orgSlugs(t, s)); diff != "" {
 			t.Errorf("list (-want +got):\n%s", diff)
 		}
 	})
