@@ -105,7 +105,7 @@ async function main() {
   // wafleet → other client, with its receipts
   const sent = await call('POST', `${API}/api/v1/messages`, { key, body: { to: `+${theirs}`, text: 'hello from wafleet' } })
   const got = await until('message at the other client', () => other.seen.texts.find((m) => m.text === 'hello from wafleet'))
-  const status = async () => (await call('GET', `${API}/api/v1/messages/${sent.id}`, { key })).status
+  const status = async () => (await call('GET', `${API}/api/v1/messages/${sent.messageId}`, { key })).status
   await until('delivery receipt', async () => ['delivered', 'read'].includes(await status()))
   await other.sock.readMessages([got.key])
   await until('read receipt', async () => (await status()) === 'read')
@@ -122,7 +122,7 @@ async function main() {
 
   // several more each way, so that the sessions' ratchets turn
   for (let i = 0; i < 5; i++) {
-    const { id } = await call('POST', `${API}/api/v1/messages`, { key, body: { to: theirs, text: `more ${i}` } })
+    const { messageId: id } = await call('POST', `${API}/api/v1/messages`, { key, body: { to: theirs, text: `more ${i}` } })
     await until(`more ${i}`, () => other.seen.texts.find((m) => m.text === `more ${i}`))
     const r = await other.sock.sendMessage(`${ours}@s.whatsapp.net`, { text: `echo ${i}` })
     await until(`receipt of echo ${i}`, () => other.seen.receipts.some((x) => x.id === r.key.id && x.status >= 3))

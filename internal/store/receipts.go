@@ -43,6 +43,12 @@ func (s *Store) ApplyReceipt(ctx context.Context, term fleet.Term, r fleet.Recei
 		if err != nil || len(known) == 0 {
 			return err
 		}
+		// A receipt that overtook the ack proves the ack too: "sent" is told before what follows it.
+		if _, err = s.changeMessages(ctx, r.At, `UPDATE messages SET status='sent', outcome='sent', sent_at=`+receiptTime+`
+			WHERE id IN (SELECT id FROM @ids:$1@ AS known) AND sent_at=0 AND $2<>'' AND status IN (SELECT id FROM @ids:$3@ AS allowed)
+			RETURNING `+changedColumns, idList(known), r.Status, idList(from), ms(r.At)); err != nil {
+			return err
+		}
 		changed, err = s.changeMessages(ctx, r.At, `UPDATE messages SET status=$2, outcome='sent', error_code='', error_detail='',
 				unknown_since=0, next_repeat_at=0, locked_until=0,
 				delivered_at=CASE WHEN delivered_at<>0 THEN delivered_at ELSE `+receiptTime+` END,

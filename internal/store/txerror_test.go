@@ -15,6 +15,7 @@ func TestCancelledTransactionIsNotALostLease(t *testing.T) {
 		before, cancelBefore := context.WithCancel(t.Context())
 		cancelBefore()
 		within, cancelWithin := context.WithCancel(t.Context())
+		defer cancelWithin()
 		for name, ctx := range map[string]context.Context{"begin": before, "commit": within} {
 			err := s.InTx(ctx, func(context.Context) error {
 				cancelWithin()

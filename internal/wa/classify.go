@@ -119,8 +119,7 @@ func verdict(parent, generation context.Context, pending *End) End {
 
 func dialFailed(err error) End {
 	e := End{Reason: ReasonDialFailed, Err: err}
-	var status socket.ErrWithStatusCode
-	if errors.As(err, &status) {
+	if status, ok := errors.AsType[socket.ErrWithStatusCode](err); ok {
 		e.Code = status.StatusCode
 	}
 	return e
@@ -131,7 +130,7 @@ func loggedOut(e *events.LoggedOut) End {
 		return End{Reason: ReasonUnlinked, Code: int(events.ConnectFailureLoggedOut)}
 	}
 	out := End{Reason: ReasonLoggedOut, Code: int(e.Reason)}
-	switch e.Reason {
+	switch e.Reason { //nolint:exhaustive // whatsmeow calls only these three a logout
 	case events.ConnectFailureMainDeviceGone:
 		out.Reason = ReasonLocked
 	case events.ConnectFailureUnknownLogout:

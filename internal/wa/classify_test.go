@@ -75,7 +75,7 @@ func TestTheEndOfAGenerationIsTheFirstReason(t *testing.T) {
 	said := &End{Reason: ReasonLoggedOut, Code: 401}
 	for _, tt := range []struct {
 		name    string
-		parent  context.Context
+		parent  context.Context //nolint:containedctx // the input under test
 		cause   error
 		pending *End
 		want    Reason

@@ -16,6 +16,7 @@ import (
 
 // Rule 5, and the typed ends of a login.
 func TestLoginFailuresAreTypedEnds(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		fault   wasim.Fault
 		reason  wa.Reason

@@ -79,8 +79,9 @@ func (s *Socket) handle(l *life, evt any) bool {
 		// whatsmeow deletes the device after it has told us, which marks the row as revoked: leave it the time.
 		s.post(note{decided: &decided{loggedOut(e), tidyTime}})
 	case *events.TemporaryBan:
-		s.finish(End{Reason: ReasonTempBanned, Code: int(events.ConnectFailureTempBanned), Expire: e.Expire,
-			Err: errors.New(e.Code.String())})
+		s.finish(End{
+			Reason: ReasonTempBanned, Code: int(events.ConnectFailureTempBanned), Expire: e.Expire, Err: errors.New(e.Code.String()),
+		})
 	case *events.ClientOutdated:
 		s.finish(End{Reason: ReasonClientOutdated, Code: int(events.ConnectFailureClientOutdated)})
 	case *events.ConnectFailure:

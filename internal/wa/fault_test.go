@@ -86,6 +86,7 @@ func TestAFailureOnReceiveIsNeverAcknowledged(t *testing.T) {
 		{"a handler that returns an error", func(o *wa.Options) {
 			o.Handler.Message = func(context.Context, fleet.Inbound) error { return boom }
 		}, nil, wa.ReasonHandler, func(t *testing.T, e wa.End) {
+			t.Helper()
 			var he *wa.HandlerError
 			if !errors.As(e.Err, &he) || he.Panic || he.Inbound == nil || he.Inbound.Text != "hold this" || !errors.Is(e.Err, boom) {
 				t.Errorf("End.Err = %#v, want a HandlerError with the message and the cause", e.Err)
@@ -94,6 +95,7 @@ func TestAFailureOnReceiveIsNeverAcknowledged(t *testing.T) {
 		{"a handler that panics", func(o *wa.Options) {
 			o.Handler.Message = func(context.Context, fleet.Inbound) error { panic("bug") }
 		}, nil, wa.ReasonHandler, func(t *testing.T, e wa.End) {
+			t.Helper()
 			var he *wa.HandlerError
 			if !errors.As(e.Err, &he) || !he.Panic || he.Inbound == nil || !strings.Contains(he.Error(), "bug") {
 				t.Errorf("End.Err = %v, want a HandlerError that says it panicked", e.Err)
@@ -102,6 +104,7 @@ func TestAFailureOnReceiveIsNeverAcknowledged(t *testing.T) {
 		{"a store error while decrypting", nil, func(n *number) {
 			n.store.failOn("PutIdentity", false, errStore)
 		}, wa.ReasonStore, func(t *testing.T, e wa.End) {
+			t.Helper()
 			if !errors.Is(e.Err, errStore) {
 				t.Errorf("End.Err = %v, want the store's error", e.Err)
 			}

@@ -184,7 +184,7 @@ type generation struct {
 	t        *testing.T
 	n        *number
 	sock     *wa.Socket
-	ctx      context.Context
+	ctx      context.Context //nolint:containedctx // the worker's side of the generation
 	cancel   context.CancelCauseFunc
 	ended    chan wa.End
 	qr       chan string

@@ -15,7 +15,7 @@ import (
 
 // libsignal prints to stdout what whatsmeow reports as well, and creates its logger on first use without a lock. It is
 // silenced when the program starts, before any goroutine can race with that.
-func init() { logger.Logger = silent{} }
+func init() { logger.Logger = silent{} } //nolint:gochecknoinits // the reason is above
 
 type silent struct{}
 
@@ -43,7 +43,7 @@ type waLogger struct {
 type waSink struct {
 	log *slog.Logger
 	// ctx is the generation's: what whatsmeow complains about after its end is expected.
-	ctx context.Context
+	ctx context.Context //nolint:containedctx // the generation's lifetime: whatsmeow logs without one
 	// serverError is told the code when WhatsApp said that the problem is on its side.
 	serverError func(code int)
 	// lines being written; closed when Run returns, because whatsmeow's goroutines may linger.

@@ -36,6 +36,7 @@ func drop(s *Socket) { s.gate.lostOnce.Do(func() { close(s.gate.lost) }) }
 
 func TestEachWayToGetStuckHasATimer(t *testing.T) {
 	pairing := &PairRequest{Method: fleet.PairQR, Until: time.Date(2000, 1, 1, 0, 5, 0, 0, time.UTC)} // in 5 minutes
+	brief := &PairRequest{Method: fleet.PairQR, Until: time.Date(2000, 1, 1, 0, 0, 42, 0, time.UTC)}  // in 42 seconds
 	six := []string{"1", "2", "3", "4", "5", "6"}
 	for _, tt := range []struct {
 		name   string
@@ -111,8 +112,10 @@ func TestEachWayToGetStuckHasATimer(t *testing.T) {
 				s.seen()
 			}
 		}, ReasonPairExpired, firstCode + 5*nextCode},
-		{"a pairing attempt that is over", &PairRequest{Method: fleet.PairQR, Until: time.Date(2000, 1, 1, 0, 0, 42, 0, time.UTC)},
-			func(s *Socket, c chan<- error) { c <- nil; s.post(note{codes: six}) }, ReasonPairExpired, 42 * time.Second},
+		{"a pairing attempt that is over", brief, func(s *Socket, c chan<- error) {
+			c <- nil
+			s.post(note{codes: six})
+		}, ReasonPairExpired, 42 * time.Second},
 		{"paired, and the 515 comes", pairing, func(s *Socket, c chan<- error) {
 			c <- nil
 			s.post(note{accepted: true})
@@ -223,8 +226,10 @@ func TestAHandlerThatPanicsInTheLoopEndsTheGeneration(t *testing.T) {
 
 func TestTheTrackerWaitsForCallsUnderWay(t *testing.T) {
 	var k tracker
-	if !k.enter() || !k.enter() {
-		t.Fatal("enter = false on an open tracker")
+	for range 2 {
+		if !k.enter() {
+			t.Fatal("enter = false on an open tracker")
+		}
 	}
 	idle := k.close()
 	if k.enter() {

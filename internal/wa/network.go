@@ -14,7 +14,7 @@ import (
 // DialFunc opens a connection, as net.Dialer.DialContext does.
 type DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// ErrMixedNetworks: a process is either real or simulated, and while a socket runs it trusts one certificate only.
+// ErrMixedNetworks says that a process is either real or simulated, and while a socket runs it trusts one certificate only.
 var ErrMixedNetworks = errors.New("this process already talks to another WhatsApp network")
 
 // Network is where sockets connect to: WhatsApp itself or a simulator.
@@ -108,10 +108,8 @@ func (n *Network) transport(dial DialFunc) *http.Transport {
 	if n.simulated {
 		return &http.Transport{DialTLSContext: dial, DialContext: dial}
 	}
-	t := http.DefaultTransport.(*http.Transport).Clone() // keeps the proxy settings of the environment
-	t.DialContext = dial
-	t.ForceAttemptHTTP2 = false
-	t.TLSHandshakeTimeout = 10 * time.Second
-	t.MaxIdleConnsPerHost = 1
-	return t
+	return &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: dial,
+		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second, ExpectContinueTimeout: time.Second,
+	}
 }

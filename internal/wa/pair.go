@@ -14,7 +14,7 @@ import (
 )
 
 // The name under which people see this device on their phone. It is one variable of whatsmeow for the whole process.
-func init() { store.DeviceProps.Os = proto.String("wafleet") }
+func init() { store.DeviceProps.Os = proto.String("wafleet") } //nolint:gochecknoinits // before anything can read it
 
 // How long WhatsApp takes a QR code for: the first one of a socket longer than the rest. When the last one has run out
 // it closes the connection, and with it a pairing by phone code.
@@ -110,8 +110,7 @@ func (s *Socket) pairedEvent(l *life, e *events.PairSuccess) {
 
 func pairFailed(err error) End {
 	e := End{Reason: ReasonPairFailed, Err: err}
-	var iq *whatsmeow.IQError
-	if errors.As(err, &iq) {
+	if iq, ok := errors.AsType[*whatsmeow.IQError](err); ok {
 		e.Code = iq.Code
 	}
 	return e

@@ -47,6 +47,7 @@ func (s *Socket) Send(ctx context.Context, out Outgoing) (Sent, error) {
 	return sent, nil
 }
 
+//nolint:contextcheck // what it does runs under the generation's context, which ends with ctx as well
 func (s *Socket) send(ctx context.Context, out Outgoing) (Sent, *SendError) {
 	to, err := types.ParseJID(out.JID)
 	if err != nil || (to.Server != types.DefaultUserServer && to.Server != types.HiddenUserServer) || to.Device != 0 || !digits(to.User) {
@@ -108,8 +109,10 @@ func (s *Socket) send(ctx context.Context, out Outgoing) (Sent, *SendError) {
 		return Sent{}, classifySend(r.err, r.saved, r.cause)
 	}
 	if !r.saved {
-		return Sent{}, &SendError{Outcome: fleet.OutcomeUnknown, Reason: SendNobodyReached,
-			Err: errors.New("acknowledged, but not encrypted for the recipient's phone")}
+		return Sent{}, &SendError{
+			Outcome: fleet.OutcomeUnknown, Reason: SendNobodyReached,
+			Err: errors.New("acknowledged, but not encrypted for the recipient's phone"),
+		}
 	}
 	return Sent{At: r.resp.Timestamp}, nil
 }
@@ -141,11 +144,13 @@ func cause(ctx context.Context) error {
 // call is something under way on the socket.
 type call struct {
 	life *life
-	ctx  context.Context // the generation's, ended by the caller's as well
+	ctx  context.Context //nolint:containedctx // the generation's, ended by the caller's as well
 	end  func()
 }
 
 // begin starts a call; with lock it waits for the send lock. Nothing has left when it fails.
+//
+//nolint:contextcheck // it makes the context that is the generation's and ends with ctx as well
 func (s *Socket) begin(ctx context.Context, lock bool) (call, *SendError) {
 	l := s.life.Load()
 	if l == nil || !s.ready.Load() {

@@ -128,7 +128,7 @@ type Socket struct {
 // life is what exists while Run runs. The context is kept because it is the lifetime itself: whatsmeow's callbacks come
 // without one.
 type life struct {
-	ctx    context.Context
+	ctx    context.Context //nolint:containedctx // said above
 	cancel context.CancelCauseFunc
 	client *whatsmeow.Client
 }
@@ -224,11 +224,11 @@ func (s *Socket) run(parent context.Context) End {
 	s.seen()
 	own.Go(func() { connected <- l.client.ConnectContext(ctx) })
 
-	pending := s.loop(l, &own, connected)
+	pending := s.loop(l, &own, connected) //nolint:contextcheck // l carries it
 	end := verdict(parent, ctx, pending)
 	cancel(nil)
 	s.gate.close()
-	s.join(l, &own)
+	s.join(l, &own) //nolint:contextcheck // l carries it
 	return end
 }
 
@@ -268,7 +268,7 @@ func (s *Socket) join(l *life, own *sync.WaitGroup) {
 	// Wakes whoever waits for a connection to come back. Not Disconnect: the gate has closed the connection already, and
 	// whatsmeow's read loop, which tidies up after it, races with Disconnect (it may call a function that was just set
 	// to nil, which ends the process).
-	l.client.DangerousInternals().ExpectDisconnect()
+	l.client.DangerousInternals().ExpectDisconnect() //nolint:staticcheck // it only sets a flag
 	down := make(chan struct{})
 	go func() {
 		defer close(down)

@@ -63,6 +63,7 @@ func (c *counting) Read(p []byte) (int, error) {
 // moment its connection is given up: its read loop, which waits for somebody to take the frame. The suite runs on mended
 // copies, where any goroutine that is left fails the test.
 func forgiveReadLoop(t *testing.T) {
+	t.Helper()
 	r := recover()
 	if r == nil {
 		return
@@ -89,6 +90,7 @@ func (g *generation) run() wa.End {
 
 func TestALineThatAnswersNoPingsIsSilentInTime(t *testing.T) {
 	onFakeTime(t, func(t *testing.T, w *world, _ *memnet.Net) {
+		t.Helper()
 		pn := fresh()
 		n := w.paired(t, pn)
 		g := n.online()
@@ -111,6 +113,7 @@ func TestALineThatAnswersNoPingsIsSilentInTime(t *testing.T) {
 
 func TestALoginThatIsNeverAnsweredEnds(t *testing.T) {
 	onFakeTime(t, func(t *testing.T, w *world, _ *memnet.Net) {
+		t.Helper()
 		pn := fresh()
 		n := w.paired(t, pn)
 		n.online().stop()
@@ -125,6 +128,7 @@ func TestALoginThatIsNeverAnsweredEnds(t *testing.T) {
 
 func TestADialThatHangsEnds(t *testing.T) {
 	onFakeTime(t, func(t *testing.T, w *world, m *memnet.Net) {
+		t.Helper()
 		n := w.paired(t, fresh())
 		hang := func(ctx context.Context, _, _ string) (net.Conn, error) { <-ctx.Done(); return nil, ctx.Err() }
 		network, err := wa.SimulatedNetwork(w.sim.RootKey(), hang)
@@ -162,6 +166,7 @@ func (d *deaf) Read(p []byte) (int, error) {
 
 func TestALost515DoesNotKeepAPairedDeviceFromItsLogin(t *testing.T) {
 	onFakeTime(t, func(t *testing.T, w *world, m *memnet.Net) {
+		t.Helper()
 		var now atomic.Bool
 		dial := m.Dialer("worker")
 		network, err := wa.SimulatedNetwork(w.sim.RootKey(), func(ctx context.Context, nw, addr string) (net.Conn, error) {
@@ -194,6 +199,7 @@ func TestALost515DoesNotKeepAPairedDeviceFromItsLogin(t *testing.T) {
 
 func TestASendWithoutADeadlineGetsOne(t *testing.T) {
 	onFakeTime(t, func(t *testing.T, w *world, _ *memnet.Net) {
+		t.Helper()
 		pn, contact := fresh(), fresh()
 		w.sim.Phone(contact)
 		n := w.paired(t, pn)
@@ -217,6 +223,7 @@ func TestASendWithoutADeadlineGetsOne(t *testing.T) {
 
 func TestABlackHoleIsSilentAndLeavesNothingBehind(t *testing.T) {
 	onFakeTime(t, func(t *testing.T, w *world, m *memnet.Net) {
+		t.Helper()
 		pn, contact := fresh(), fresh()
 		w.sim.Phone(contact)
 		n := w.paired(t, pn)

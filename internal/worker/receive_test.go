@@ -42,9 +42,9 @@ func TestARepeatedStanzaIsOneEvent(t *testing.T) {
 		w.write(person1, number1, "once")
 		w.await("an event", func() bool { return len(w.inbound()) == 1 })
 		w.sim.Repeat(number1, 1)
-		time.Sleep(time.Second)
+		w.sleep(time.Second)
 		w.sim.Drop(number1, 1)
-		time.Sleep(time.Minute)
+		w.sleep(time.Minute)
 		w.sim.Repeat(number1, 1)
 		p.stop()
 		w.start("w2")
@@ -52,7 +52,7 @@ func TestARepeatedStanzaIsOneEvent(t *testing.T) {
 			return w.row(s.ID).LeaseOwner == "w2/1" && w.row(s.ID).Observed == fleet.ObservedConnected
 		})
 		w.sim.Repeat(number1, 1)
-		time.Sleep(time.Minute)
+		w.sleep(time.Minute)
 		if n := len(w.inbound()); n != 1 {
 			t.Errorf("%d events for one message", n)
 		}
@@ -67,11 +67,11 @@ func TestWhatWaitedWhileWeWereDownArrivesInOrder(t *testing.T) {
 		p.stop()
 		for i := range 50 {
 			w.write(person1, number1, fmt.Sprint("queued ", i))
-			time.Sleep(time.Second)
+			w.sleep(time.Second)
 		}
 		w.start("w2")
 		w.await("all events", func() bool { return len(w.inbound()) >= 50 })
-		time.Sleep(time.Minute)
+		w.sleep(time.Minute)
 		got := w.inbound()
 		if len(got) != 50 {
 			t.Fatalf("%d events, want 50", len(got))
@@ -90,10 +90,10 @@ func TestAStoreErrorOnReceiveIsNeverAcked(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		p := w.start("w1", func(o *Options) { o.TTL = 5 * time.Minute })
 		w.paired(number1)
-		time.Sleep(10 * time.Second)
+		w.sleep(10 * time.Second)
 		p.gate.fail(errors.New("disk on fire"))
 		id := w.write(person1, number1, "precious")
-		time.Sleep(20 * time.Second)
+		w.sleep(20 * time.Second)
 		for _, e := range w.sim.Log(wasim.Query{Session: number1, ID: id, Dir: wasim.DirIn}) {
 			t.Errorf("the session answered %s %q for a message it could not store", e.Kind, e.Type)
 		}
@@ -102,7 +102,7 @@ func TestAStoreErrorOnReceiveIsNeverAcked(t *testing.T) {
 		if m := w.inbound()[0]; m.Text != "precious" {
 			t.Errorf("stored %q, want precious", m.Text)
 		}
-		time.Sleep(time.Minute)
+		w.sleep(time.Minute)
 		if n := len(w.inbound()); n != 1 {
 			t.Errorf("%d events for one message", n)
 		}
@@ -118,12 +118,12 @@ func TestACrashBetweenReceiveAndCommitLosesNothing(t *testing.T) {
 			if i == 5 {
 				p1.crash()
 			}
-			time.Sleep(200 * time.Millisecond)
+			w.sleep(200 * time.Millisecond)
 		}
 		w.start("w2")
 		w.await("the new owner", func() bool { return w.row(s.ID).LeaseOwner == "w2/1" })
 		w.await("all events", func() bool { return len(w.inbound()) >= 10 })
-		time.Sleep(time.Minute)
+		w.sleep(time.Minute)
 		seen := map[string]int{}
 		for _, m := range w.inbound() {
 			seen[m.Text]++
@@ -166,7 +166,7 @@ func TestASilentSocketIsReplacedAndNothingIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.start("w1")
 		s := w.paired(number1)
-		time.Sleep(2 * time.Minute)
+		w.sleep(2 * time.Minute)
 		before := len(w.logins(number1))
 		w.sim.Mute(number1, 1)
 		muted := time.Now()

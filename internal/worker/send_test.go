@@ -49,7 +49,7 @@ func TestALostAckIsRepeatedUnderTheSameIDAtItsTimes(t *testing.T) {
 		id := w.send(s, person1, "hello")
 		w.await("an unknown outcome", func() bool { return w.message(id).Outcome == fleet.OutcomeUnknown })
 		t0 := w.message(id).UnknownSince
-		time.Sleep(30 * time.Minute)
+		w.sleep(30 * time.Minute)
 		frames := w.frames(w.message(id).WAID)
 		if len(frames) != 3 {
 			t.Fatalf("%d frames, want the send and two repeats", len(frames))
@@ -73,7 +73,7 @@ func TestUnknownIsToldAfterAMinute(t *testing.T) {
 		w.sim.SetFault(wasim.Scope{Session: number1}, wasim.Fault{DropAcks: true})
 		id := w.send(s, person1, "hello")
 		w.await("an unknown outcome", func() bool { return w.message(id).Outcome == fleet.OutcomeUnknown })
-		time.Sleep(3 * time.Minute)
+		w.sleep(3 * time.Minute)
 		told := 0
 		for _, e := range w.events(fleet.EventMessageStatus) {
 			if e.Data.Outcome == fleet.OutcomeUnknown && e.Data.Status == fleet.StatusSending {
@@ -94,7 +94,7 @@ func TestAReceiptSettlesAnUnknownOutcome(t *testing.T) {
 		w.sim.SetFault(wasim.Scope{Session: number1}, wasim.Fault{DropNextAcks: 1})
 		id := w.send(s, person1, "hello")
 		w.awaitStatus(id, fleet.StatusDelivered)
-		time.Sleep(10 * time.Minute)
+		w.sleep(10 * time.Minute)
 		if n := len(w.frames(w.message(id).WAID)); n != 1 {
 			t.Errorf("%d frames, want one: the receipt settled it before any repeat", n)
 		}
@@ -109,7 +109,7 @@ func TestAFrameWithoutAckBeforeAClosedSocketIsSeenOnce(t *testing.T) {
 		w.sim.SetFault(wasim.Scope{Session: number1}, wasim.Fault{CloseBeforeAck: 1})
 		id := w.send(s, person1, "hello")
 		w.awaitStatus(id, fleet.StatusDelivered, fleet.StatusSent)
-		time.Sleep(10 * time.Minute)
+		w.sleep(10 * time.Minute)
 		if got := w.texts(person1); len(got) != 1 {
 			t.Errorf("the person sees %q, want one message", got)
 		}
@@ -132,7 +132,7 @@ func TestRefusalsAreTypedAndFinal(t *testing.T) {
 					t.Errorf("message failed with %s/%s, want %s/refused", m.ErrorCode, m.Outcome, want)
 				}
 				w.awaitStatus(other, fleet.StatusDelivered)
-				time.Sleep(10 * time.Minute)
+				w.sleep(10 * time.Minute)
 				if n := len(w.frames(w.message(id).WAID)); n != 1 {
 					t.Errorf("%d frames, want one: a refusal is not retried", n)
 				}
@@ -166,7 +166,7 @@ func TestAPreKeyFetchThatFailsSendsNothingAndTriesAgain(t *testing.T) {
 				w.sim.Phone(person1)
 				w.sim.SetFault(wasim.Scope{Recipient: person1}, wasim.Fault{KeyFetch: fault})
 				id := w.send(s, person1, "hello")
-				time.Sleep(time.Minute)
+				w.sleep(time.Minute)
 				m := w.message(id)
 				if m.Status == fleet.StatusSent || m.Status == fleet.StatusDelivered || m.Status == fleet.StatusFailed {
 					t.Fatalf("message is %s although nobody could read it", m.Status)
@@ -217,7 +217,7 @@ func TestAMessageWaitsForItsSessionAndExpiresInTheEnd(t *testing.T) {
 		w.sim.Phone(person1)
 		p.stop()
 		late := w.send(s, person1, "too late")
-		time.Sleep(fleet.DefaultTTL + time.Second)
+		w.sleep(fleet.DefaultTTL + time.Second)
 		if _, err := w.st.ExpireQueued(t.Context(), 100); err != nil { // the scheduler's job
 			t.Fatal(err)
 		}
@@ -259,7 +259,7 @@ func TestAnotherOwnerAnswersARetryReceipt(t *testing.T) {
 			if err := phone.AskRetry(waID); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(5 * time.Second)
+			w.sleep(5 * time.Second)
 		}
 		if n := len(w.frames(waID)) - before; n > fleet.MaxRetryFrames {
 			t.Errorf("%d frames answered retry receipts, want at most %d", n, fleet.MaxRetryFrames)
@@ -353,11 +353,11 @@ func TestNoFrameOfASupersededEpoch(t *testing.T) {
 		taken := time.Now()
 		epoch := w.row(s.ID).LeaseEpoch
 		ids := []fleet.MessageID{w.send(s, person1, "during 1"), w.send(s, person1, "during 2")}
-		time.Sleep(time.Minute)
+		w.sleep(time.Minute)
 		w.net.Each("w1", func(l *memnet.Link) { l.Hold(false) })
 		p1.gate.open()
 		ids = append(ids, w.send(s, person1, "after"))
-		time.Sleep(5 * time.Minute)
+		w.sleep(5 * time.Minute)
 		for _, id := range ids {
 			if m := w.message(id); m.Status != fleet.StatusDelivered {
 				t.Errorf("message %q is %s, want delivered", m.Text, m.Status)

@@ -90,7 +90,7 @@ func TestAPairedSessionKeepsItsNumber(t *testing.T) {
 		w.await("a code", func() bool { return w.row(s.ID).Pairing.QR != "" })
 		_ = w.sim.Phone(number2).ScanQR(t.Context(), w.row(s.ID).Pairing.QR)
 		w.await("the refusal", func() bool { return w.row(s.ID).Reason == "number_in_use" })
-		time.Sleep(10 * time.Minute)
+		w.sleep(10 * time.Minute)
 		w.command(s.ID, fleet.CommandPair, `{"method":"qr"}`)
 		w.await("a code", func() bool { return w.row(s.ID).Pairing.QR != "" })
 		if err := w.sim.Phone(number1).ScanQR(t.Context(), w.row(s.ID).Pairing.QR); err != nil {
@@ -123,7 +123,7 @@ func TestEachRefusedLoginHasItsState(t *testing.T) {
 					t.Errorf("events told %v, want %s among them", got, want)
 				}
 				dials := len(w.sim.Log(wasim.Query{Kind: wasim.KindDial, SessionID: string(s.ID)}))
-				time.Sleep(20 * time.Minute)
+				w.sleep(20 * time.Minute)
 				more := len(w.sim.Log(wasim.Query{Kind: wasim.KindDial, SessionID: string(s.ID)})) - dials
 				limit := 0
 				if code == 405 {
@@ -150,16 +150,16 @@ func TestReplacedBacksOffThenParksAsConflict(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.start("w1")
 		s := w.paired(number1)
-		time.Sleep(2 * time.Minute)
+		w.sleep(2 * time.Minute)
 		before := len(w.logins(number1))
 		until := time.Now().Add(20 * time.Minute)
 		kicked := before
 		w.sim.Replace(number1, 1)
 		for time.Now().Before(until) {
-			time.Sleep(200 * time.Millisecond)
+			w.sleep(200 * time.Millisecond)
 			if n := len(w.logins(number1)); n > kicked {
 				kicked = n
-				time.Sleep(200 * time.Millisecond)
+				w.sleep(200 * time.Millisecond)
 				w.sim.Replace(number1, 1)
 			}
 		}
@@ -188,23 +188,23 @@ func TestAShortDropIsToldToNobodyALongOneOnce(t *testing.T) {
 		w.start("w1")
 		s := w.paired(number1)
 		w.sim.Phone(person1)
-		time.Sleep(2 * time.Minute)
+		w.sleep(2 * time.Minute)
 		before := len(w.statuses())
 
 		w.sim.Drop(number1, 1)
 		id := w.send(s, person1, "during the drop")
 		w.awaitStatus(id, fleet.StatusDelivered)
-		time.Sleep(time.Minute)
+		w.sleep(time.Minute)
 		if got := w.statuses()[before:]; len(got) != 0 {
 			t.Errorf("a short drop was told: %v", got)
 		}
 
 		w.net.SetDown("w1", true)
 		w.sim.Drop(number1, 1)
-		time.Sleep(time.Minute)
+		w.sleep(time.Minute)
 		w.net.SetDown("w1", false)
 		w.await("a login", func() bool { return w.row(s.ID).Observed == fleet.ObservedConnected })
-		time.Sleep(2 * time.Minute)
+		w.sleep(2 * time.Minute)
 		if got := w.statuses()[before:]; fmt.Sprint(got) != "[reconnecting connected]" {
 			t.Errorf("a long drop was told as %v, want one down and one up", got)
 		}
@@ -218,7 +218,7 @@ func TestNetworkErrorsAreRetriedForEverWithACap(t *testing.T) {
 		w.sim.SetFault(wasim.Scope{}, wasim.Fault{RefuseDials: true})
 		w.sim.Drop(number1, 1)
 		from := len(w.sim.Log(wasim.Query{Kind: wasim.KindDial}))
-		time.Sleep(10 * time.Minute)
+		w.sleep(10 * time.Minute)
 		dials := len(w.sim.Log(wasim.Query{Kind: wasim.KindDial})) - from
 		if dials < 8 || dials > 30 {
 			t.Errorf("%d dials in ten minutes, want a backoff with a cap of a minute", dials)
@@ -253,7 +253,7 @@ func TestAnUnreadableStoreNeverPairs(t *testing.T) {
 		s := w.paired(number1)
 		p.gate.fail(errors.New("database is away"))
 		w.sim.Drop(number1, 1)
-		time.Sleep(5 * time.Minute)
+		w.sleep(5 * time.Minute)
 		p.gate.fail(nil)
 		w.awaitFor(3*time.Minute, "a login", func() bool { return w.row(s.ID).Observed == fleet.ObservedConnected })
 		if n := len(w.sim.Log(wasim.Query{Kind: wasim.KindPair})); n != 1 {
@@ -277,7 +277,7 @@ func TestAStoppedSessionStaysStopped(t *testing.T) {
 		logins := len(w.logins(number1))
 		p.stop()
 		w.start("w2")
-		time.Sleep(5 * time.Minute)
+		w.sleep(5 * time.Minute)
 		if n := len(w.logins(number1)); n != logins {
 			t.Errorf("a stopped session logged in %d times after a restart", n-logins)
 		}
@@ -293,7 +293,7 @@ func TestAGracefulStopHandsOverWithoutWaitingForTheTTL(t *testing.T) {
 		p := w.start("w1")
 		s := w.paired(number1)
 		w.start("w2")
-		time.Sleep(time.Minute)
+		w.sleep(time.Minute)
 		before := len(w.statuses())
 		from := time.Now()
 		p.stop()
@@ -318,7 +318,7 @@ func TestAKilledWorkersSessionsAreTakenAfterTheTTL(t *testing.T) {
 		p := w.start("w1")
 		a, b := w.paired(number1), w.paired(number2)
 		w.start("w2")
-		time.Sleep(2 * time.Minute)
+		w.sleep(2 * time.Minute)
 		for _, s := range []fleet.Session{a, b} {
 			if r := w.row(s.ID); r.LeaseOwner != "w1/1" || r.LeaseEpoch != 1 {
 				t.Fatalf("a second worker changed a living lease: owner %s epoch %d", r.LeaseOwner, r.LeaseEpoch)
@@ -352,7 +352,7 @@ func TestAnIdleStaleOwnerNeverLogsInAgain(t *testing.T) {
 		logins := len(w.logins(number1))
 		w.net.Each("w1", func(l *memnet.Link) { l.Reset() })
 		p1.gate.open()
-		time.Sleep(10 * time.Minute)
+		w.sleep(10 * time.Minute)
 		if got := w.logins(number1)[logins:]; len(got) != 0 {
 			t.Errorf("logins after the takeover: %+v", got)
 		}
@@ -373,7 +373,7 @@ func TestFiftyConnectsAreOneLogin(t *testing.T) {
 		}
 		w.start("w2")
 		w.await("a login", func() bool { return w.row(s.ID).Observed == fleet.ObservedConnected })
-		time.Sleep(10 * time.Second)
+		w.sleep(10 * time.Second)
 		if n := len(w.logins(number1)) - before; n != 1 {
 			t.Errorf("%d logins, want one", n)
 		}
@@ -395,7 +395,7 @@ func TestLogoutUnlinksAndNeverPairsByItself(t *testing.T) {
 		}
 		p.stop()
 		w.start("w2")
-		time.Sleep(10 * time.Minute)
+		w.sleep(10 * time.Minute)
 		if r := w.row(s.ID); r.Observed != fleet.ObservedLoggedOut || r.Pairing.QR != "" {
 			t.Errorf("after a restart the session is %s", r.Observed)
 		}

@@ -265,6 +265,9 @@ func (w *world) awaitFor(limit time.Duration, what string, ok func() bool) {
 	}
 }
 
+// sleep lets fake time pass.
+func (w *world) sleep(d time.Duration) { time.Sleep(d) }
+
 func (w *world) describe() string {
 	var out string
 	sessions, err := w.st.OrgSessions(w.t.Context(), w.org)
