@@ -236,16 +236,13 @@ func (s *Store) recordBesideUnknown(ctx context.Context, term fleet.Term, r Resu
 	const unsettled = ` WHERE id=$1 AND session_id=$2 AND claim_epoch=$3 AND status='sending' AND unknown_since>0`
 	var err error
 	switch r.Outcome {
-	case fleet.OutcomeSent:
-		_, err = s.exec(ctx, `UPDATE messages SET sent_at=CASE WHEN CAST($3 AS BIGINT)=0 THEN @now@ ELSE CAST($3 AS BIGINT) END
-			WHERE id=$1 AND session_id=$2 AND sent_at=0 AND status IN ('delivered', 'read', 'played')`, r.ID, term.SessionID, ms(r.At))
 	case fleet.OutcomeRefused:
 		_, err = s.exec(ctx, `UPDATE messages SET error_code=$4, error_detail=$5, next_repeat_at=0, locked_until=0`+unsettled,
 			r.ID, term.SessionID, term.Epoch, r.ErrorCode, r.Detail)
 	case fleet.OutcomeNothing:
 		_, err = s.exec(ctx, `UPDATE messages SET repeats=repeats-1, next_repeat_at=@now@+CAST($4 AS BIGINT), locked_until=0`+unsettled+` AND repeats>0`,
 			r.ID, term.SessionID, term.Epoch, r.RetryIn.Milliseconds())
-	case fleet.OutcomeUnknown, fleet.OutcomeNone: // nothing to add
+	case fleet.OutcomeSent, fleet.OutcomeUnknown, fleet.OutcomeNone: // nothing to add
 	}
 	return err
 }

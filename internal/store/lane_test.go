@@ -483,7 +483,17 @@ func TestAfterADayUnknownIsUnconfirmedAndALateReceiptMayRaiseIt(t *testing.T) {
 		if changed := l.receipt(fleet.StatusDelivered, time.Time{}, own.WAID); !slices.Equal(changed, []fleet.MessageID{own.ID}) {
 			t.Errorf("ApplyReceipt changed %v, want the unconfirmed message", changed)
 		}
-		l.wantState(own.ID, fleet.StatusDelivered, fleet.OutcomeSent)
+		if got := l.wantState(own.ID, fleet.StatusDelivered, fleet.OutcomeSent); got.ErrorCode != "" {
+			t.Errorf("error code = %q on a delivered message", got.ErrorCode)
+		}
+		l.wantEvents(own.ID, "unconfirmed/unknown", "sent/sent", "delivered/sent")
+		var told string
+		if err := s.DB().QueryRow(t.Context(), `SELECT data FROM events WHERE data LIKE '%"status":"sent"%'`).Scan(&told); err != nil {
+			t.Fatal(err)
+		}
+		if d := decodeEvent(t, told); d.MessageID != own.ID || d.Code != "" {
+			t.Errorf("event of the late receipt = %+v, want it without the code of the close", d)
+		}
 	})
 }
 

@@ -44,7 +44,7 @@ func (s *Store) ApplyReceipt(ctx context.Context, term fleet.Term, r fleet.Recei
 			return err
 		}
 		// A receipt that overtook the ack proves the ack too: "sent" is told before what follows it.
-		if _, err = s.changeMessages(ctx, r.At, `UPDATE messages SET status='sent', outcome='sent', sent_at=`+receiptTime+`
+		if _, err = s.changeMessages(ctx, r.At, `UPDATE messages SET status='sent', outcome='sent', error_code='', error_detail='', sent_at=`+receiptTime+`
 			WHERE id IN (SELECT id FROM @ids:$1@ AS known) AND sent_at=0 AND $2<>'' AND status IN (SELECT id FROM @ids:$3@ AS allowed)
 			RETURNING `+changedColumns, idList(known), r.Status, idList(from), ms(r.At)); err != nil {
 			return err
