@@ -94,6 +94,7 @@ func TestASocketOnTheFencedStore(t *testing.T) {
 	f.pair()
 	g := f.start()
 	take(t, g.ready)
+	f.synced()
 	if err := g.send(contact, "3EB6A1", "hello"); err != nil {
 		t.Fatalf("Send = %v", err)
 	}

@@ -252,6 +252,9 @@ func (n *number) online(change ...func(*wa.Options)) *generation {
 	n.t.Helper()
 	g := n.start(change...)
 	take(n.t, g.ready)
+	if n.gen == 2 { // the first login
+		n.synced()
+	}
 	return g
 }
 
@@ -317,6 +320,16 @@ func take[T any](t *testing.T, ch <-chan T) T {
 		t.Fatalf("no %T came", none)
 		return none
 	}
+}
+
+// synced waits for the phone's first sync with a new companion. A send to the phone that crosses it makes two sessions
+// at once, and whatsmeow then asks the phone to repeat a message, which holds up what comes after it.
+func (n *number) synced() {
+	n.t.Helper()
+	n.w.log(n.t, 2, wasim.Query{Recipient: n.pn, Kind: wasim.KindMessage, Dir: wasim.DirOut, Type: "peer"})
+	// The keys make whatsmeow fetch five collections.
+	n.w.log(n.t, 5, wasim.Query{Session: n.pn, Kind: wasim.KindRequest, Type: "w:sync:app:state"})
+	n.settled(1)
 }
 
 // settled waits until the companion has acknowledged all that it was given.

@@ -83,7 +83,8 @@ type Handler struct {
 	Receipt func(ctx context.Context, r fleet.Receipt) error
 	// Payload gives the marshalled message of an earlier send, to answer a retry receipt; fleet.ErrNotFound if it is gone.
 	Payload func(ctx context.Context, waID string) ([]byte, error)
-	// AllowRetry counts a frame that answers a retry receipt and says whether it may leave.
+	// AllowRetry counts a frame that answers a retry receipt and says whether it may leave. A refusal is final: the
+	// receipt is acknowledged. If the count could not be made, end the generation's context first; then it comes again.
 	AllowRetry func(ctx context.Context, waID string) bool
 	// PushName is told the account's own name when it is learned or changed.
 	PushName func(ctx context.Context, name string)
