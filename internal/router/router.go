@@ -20,12 +20,7 @@ const (
 	ReasonUnpaired     Reason = "unpaired"      // it has no WhatsApp number yet, or no login any more
 	ReasonUnowned      Reason = "unowned"       // no worker holds it: none runs, or the last one's heartbeat stopped
 	ReasonDisconnected Reason = "not_connected" // its owner is not logged in at WhatsApp now
-	ReasonSilent       Reason = "silent"        // it says connected, but its socket has been quiet too long
 )
-
-// MaxSilence is how long a connected socket may show no sign of life. WhatsApp answers a ping every
-// 20 to 30 s; the worker ends a socket that is silent for 75 s, and writes what it saw with a beat.
-const MaxSilence = 90 * time.Second
 
 // noneRetry is when to try again if no session can send: about a reconnect.
 const noneRetry = 5 * time.Second
@@ -57,21 +52,17 @@ func (r *Router) Route(ctx context.Context, org fleet.OrgID, _ fleet.Recipient) 
 	if err != nil {
 		return Choice{}, fmt.Errorf("route for %s: %w", org, err)
 	}
-	now, err := r.store.Now(ctx)
-	if err != nil {
-		return Choice{}, fmt.Errorf("route for %s: %w", org, err)
-	}
-	return choose(sessions, now)
+	return choose(sessions)
 }
 
-func choose(sessions []fleet.Session, now time.Time) (Choice, error) {
+func choose(sessions []fleet.Session) (Choice, error) {
 	var c Choice
 	for i := range sessions {
 		s := &sessions[i]
 		if s.Desired == fleet.DesiredDeleted {
 			continue // as good as not there
 		}
-		ok, reason := eligible(s, now)
+		ok, reason := eligible(s)
 		if ok {
 			c.Session = *s
 			return c, nil
@@ -89,7 +80,11 @@ func choose(sessions []fleet.Session, now time.Time) (Choice, error) {
 }
 
 // eligible reports whether a session may send now, and if not, the first reason.
-func eligible(s *fleet.Session, now time.Time) (bool, Reason) {
+//
+// Whether the socket is alive is in the row already, and needs no clock here: its owner ends a socket
+// that stays silent and writes so, and an owner that can't write loses its lease (LeaseLive, by the
+// database's clock). So an idle fleet need not write down every pong.
+func eligible(s *fleet.Session) (bool, Reason) {
 	switch {
 	case s.Desired != fleet.DesiredRunning:
 		return false, ReasonStopped
@@ -102,8 +97,6 @@ func eligible(s *fleet.Session, now time.Time) (bool, Reason) {
 	// What an earlier owner saw says nothing about this one's socket.
 	case s.Observed != fleet.ObservedConnected || s.Epoch != s.LeaseEpoch:
 		return false, ReasonDisconnected
-	case now.Sub(s.AliveAt) > MaxSilence:
-		return false, ReasonSilent
 	default:
 		return true, ""
 	}
