@@ -119,7 +119,7 @@ func TestASocketOnTheFencedStore(t *testing.T) {
 	}
 
 	// Another owner takes the session; this one notices with its next write.
-	f.settled(1)
+	f.settled()
 	f.exec(`UPDATE leases SET owner='worker-2.boot', epoch=epoch+1 WHERE session_id=$1`, string(f.term.SessionID))
 	err = g.send(contact, "3EB6C1", "stale")
 	mustFail(t, err, fleet.OutcomeNothing, wa.SendLeaseLost, 0)

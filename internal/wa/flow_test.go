@@ -188,7 +188,7 @@ func TestARetryReceiptIsAnsweredAfterATakeover(t *testing.T) {
 		t.Fatal(err)
 	}
 	take(t, g.receipts)
-	n.settled(1)
+	n.settled()
 	g.stop() // whatsmeow's own memory of the message is gone
 
 	refuse := n.online(func(o *wa.Options) {
@@ -200,7 +200,7 @@ func TestARetryReceiptIsAnsweredAfterATakeover(t *testing.T) {
 	// The refusal is the end of it: the receipt is acknowledged and nothing is sent.
 	shared.entry(t, wasim.Query{Session: pn, Kind: wasim.KindReceipt, Dir: wasim.DirOut, ID: "3EB0B1"},
 		func(e wasim.Entry) bool { return e.Type == "retry" })
-	n.settled(1)
+	n.settled()
 	if es := n.framesOf("3EB0B1"); len(es) != 1 {
 		t.Errorf("frames after a refused retry = %d, want 1", len(es))
 	}

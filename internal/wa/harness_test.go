@@ -329,14 +329,14 @@ func (n *number) synced() {
 	n.w.log(n.t, 2, wasim.Query{Recipient: n.pn, Kind: wasim.KindMessage, Dir: wasim.DirOut, Type: "peer"})
 	// The keys make whatsmeow fetch five collections.
 	n.w.log(n.t, 5, wasim.Query{Session: n.pn, Kind: wasim.KindRequest, Type: "w:sync:app:state"})
-	n.settled(1)
+	n.settled()
 }
 
 // settled waits until the companion has acknowledged all that it was given.
-func (n *number) settled(dev uint16) {
+func (n *number) settled() {
 	n.t.Helper()
 	testkit.Eventually(n.t, patience, func() error {
-		if p := n.w.sim.Pending(n.pn, dev); p != 0 {
+		if p := n.w.sim.Pending(n.pn, 1); p != 0 {
 			return fmt.Errorf("%d stanzas are not acknowledged", p)
 		}
 		return nil

@@ -186,6 +186,8 @@ func (s *Socket) begin(ctx context.Context, lock bool) (call, *SendError) {
 }
 
 // do calls f and returns when it is done or the call's context has ended.
+//
+//nolint:contextcheck // the call's context ends with ctx as well
 func (s *Socket) do(ctx context.Context, f func(ctx context.Context, c *whatsmeow.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, defaultSendTimeout)
 	defer cancel()
