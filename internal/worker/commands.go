@@ -200,5 +200,5 @@ func (v *supervisor) finish(ctx context.Context, c *fleet.Command, result, code 
 		v.log.WarnContext(ctx, "command's end not written", slog.String("command", c.Kind), slog.Any("err", err))
 		return
 	}
-	_ = v.w.o.Bus.Publish(ctx, bus.TopicSession, string(v.id))
+	v.w.nudge(ctx, bus.TopicSession, string(v.id))
 }

@@ -196,9 +196,9 @@ func (v *supervisor) completePairing(ctx context.Context) {
 
 // changed tells whoever watches a session that its row changed, and wakes the webhook workers.
 func (w *Worker) changed(ctx context.Context, id fleet.SessionID, event bool) {
-	_ = w.o.Bus.Publish(ctx, bus.TopicSession, string(id)) // lossy on purpose: watchers poll too
+	w.nudge(ctx, bus.TopicSession, string(id))
 	if event {
-		_ = w.o.Bus.Publish(ctx, bus.TopicWebhooks, "")
+		w.nudge(ctx, bus.TopicWebhooks, "")
 	}
 }
 
@@ -234,14 +234,26 @@ func (g *generation) handler() wa.Handler {
 		Message:  g.message,
 		Receipt:  g.receipt,
 		Payload: func(ctx context.Context, waID string) ([]byte, error) {
-			return v.w.o.Store.PayloadForRetry(ctx, v.id, waID)
+			payload, err := v.w.o.Store.PayloadForRetry(ctx, v.id, waID)
+			if err != nil && !errors.Is(err, fleet.ErrNotFound) {
+				g.giveUp(ctx, err)
+			}
+			return payload, err
 		},
 		AllowRetry: func(ctx context.Context, waID string) bool {
 			ok, err := v.w.o.Store.CountRetryFrame(ctx, v.term.Fleet(), waID)
 			if err != nil {
-				g.log.WarnContext(ctx, "retry frame not counted, so not sent", slog.Any("err", err))
+				g.giveUp(ctx, err)
 			}
 			return ok && err == nil
 		},
 	}
+}
+
+// giveUp ends the generation because a retry receipt can't be answered now. whatsmeow acknowledges a
+// receipt that it got no message for; under an ended context it stays silent, and WhatsApp asks again.
+func (g *generation) giveUp(ctx context.Context, err error) {
+	g.log.WarnContext(ctx, "retry receipt can't be answered now; WhatsApp will ask again", slog.Any("err", err))
+	g.lose(err)
+	g.cancel(err)
 }

@@ -167,8 +167,8 @@ func (l *lane) record(ctx context.Context, res store.Result) bool {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := l.st.RecordOutcome(rctx, l.term, res)
 		if err == nil {
-			_ = l.g.v.w.o.Bus.Publish(rctx, bus.TopicWebhooks, "")
-			_ = l.g.v.w.o.Bus.Publish(rctx, bus.TopicMessage, string(res.ID))
+			l.g.v.w.nudge(rctx, bus.TopicWebhooks, "")
+			l.g.v.w.nudge(rctx, bus.TopicMessage, string(res.ID))
 			return true
 		}
 		if errors.Is(err, fleet.ErrLeaseLost) || rctx.Err() != nil {
@@ -226,7 +226,7 @@ func (l *lane) tidy(ctx context.Context, queueEnded bool) {
 		return
 	}
 	if told+closed > 0 {
-		_ = l.g.v.w.o.Bus.Publish(ctx, bus.TopicWebhooks, "")
+		l.g.v.w.nudge(ctx, bus.TopicWebhooks, "")
 	}
 }
 

@@ -401,3 +401,18 @@ func TestLogoutUnlinksAndNeverPairsByItself(t *testing.T) {
 		}
 	})
 }
+
+func TestADeletedSessionIsUnlinkedAndFreesItsNumber(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.start("w1")
+		s := w.paired(number1)
+		if _, err := w.st.DeleteSession(t.Context(), s.Slug); err != nil {
+			t.Fatal(err)
+		}
+		w.await("the link to end", func() bool { return len(w.sim.Phone(number1).Devices()) == 0 })
+		again := w.paired(number1)
+		if again.Slug == s.Slug {
+			t.Errorf("the deleted session's slug %s was used again", s.Slug)
+		}
+	})
+}

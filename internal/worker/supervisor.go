@@ -144,10 +144,9 @@ func (v *supervisor) look(ctx context.Context) (goOn bool) {
 	return true
 }
 
-// again pokes c after a moment, unless the term ends first.
+// again pokes c after a moment.
 func (v *supervisor) again(c chan struct{}) {
-	t := time.AfterFunc(time.Second, func() { signal(c) })
-	context.AfterFunc(v.term.Context(), func() { t.Stop() })
+	time.AfterFunc(time.Second, func() { signal(c) })
 }
 
 // begin decides what a fresh term starts with, from what earlier terms left in the row.
@@ -268,6 +267,7 @@ func (v *supervisor) becomeStable(ctx context.Context) {
 	}
 	v.gen.stable = true
 	v.history = history{}
+	v.completePairing(ctx) // if the end of the offline queue never came
 	v.observe(ctx, store.Observation{State: fleet.ObservedConnected, Generation: v.gen.n, Announce: true})
 }
 
@@ -325,10 +325,18 @@ func (v *supervisor) handOver(ctx context.Context) {
 	}
 }
 
-// standDown ends a session that should not run any more, and gives its lease away.
+// standDown ends a session that should not run any more, and gives its lease away. One that is
+// deleted is unlinked at WhatsApp too, if it is connected: nobody will need that link again.
 func (v *supervisor) standDown(ctx context.Context) {
 	if v.gen != nil {
 		v.gen.settle(settleLimit)
+		if v.session.Desired == fleet.DesiredDeleted && v.observed.State == fleet.ObservedConnected {
+			lctx, cancel := context.WithTimeout(ctx, commandLimit)
+			if err := v.gen.sock.Logout(lctx); err != nil {
+				v.log.WarnContext(ctx, "deleted session not unlinked at WhatsApp; its owner can do it on the phone", slog.Any("err", err))
+			}
+			cancel()
+		}
 		v.endGeneration(errStopping)
 	}
 	if err := v.w.o.Store.RecordStopped(ctx, v.term.Fleet()); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -45,6 +46,7 @@ const (
 	settleLimit = 22 * time.Second // a direct send has 20 s
 	releaseTime = 3 * time.Second
 	watchEvery  = time.Second
+	busRest     = 5 * time.Second // no nudge is tried for so long after one failed: whoever waits also polls
 )
 
 // Worker owns sessions. Make it with New, then Run it once.
@@ -57,6 +59,8 @@ type Worker struct {
 	waMetrics *wa.Metrics
 	dials     chan struct{} // one token per socket being opened
 	handle    func(ctx context.Context, term fleet.Term, org fleet.OrgID, m fleet.Inbound) error
+
+	restUntil atomic.Int64 // unix ms before which no nudge is tried
 
 	mu       sync.Mutex
 	sessions map[fleet.SessionID]*supervisor
@@ -128,11 +132,13 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	defer unsubscribe()
 
+	bctx, stopBackground := context.WithCancel(ctx)
+	defer stopBackground()
 	var background sync.WaitGroup
 	keeperDone := make(chan error, 1)
 	background.Go(func() { keeperDone <- w.keeper.Run(kctx) })
-	background.Go(func() { w.watch(ctx) })
-	background.Go(func() { w.present(ctx) })
+	background.Go(func() { w.watch(bctx) })
+	background.Go(func() { w.present(bctx) })
 
 	var failed error
 	select {
@@ -145,9 +151,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer cancel()
 	w.keeper.ReleaseAll(rctx)
 	stopKeeper()
-	if failed == nil {
-		background.Wait()
-	}
+	stopBackground()
+	background.Wait()
 	if err := w.o.Store.RemoveWorker(rctx, w.o.Owner); err != nil {
 		w.log.WarnContext(rctx, "worker row stays until it is cleaned up", slog.Any("err", err))
 	}
@@ -221,6 +226,17 @@ func (w *Worker) nudged(topic, payload string) {
 	select {
 	case w.look <- struct{}{}:
 	default:
+	}
+}
+
+// nudge says "look now" to whoever listens. It is lossy on purpose, and a bus that is down must not
+// cost every send its time-out.
+func (w *Worker) nudge(ctx context.Context, topic, payload string) {
+	if time.Now().UnixMilli() < w.restUntil.Load() {
+		return
+	}
+	if err := w.o.Bus.Publish(ctx, topic, payload); err != nil {
+		w.restUntil.Store(time.Now().Add(busRest).UnixMilli())
 	}
 }
 
