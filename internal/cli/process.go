@@ -102,6 +102,11 @@ func (p *program) open(ctx context.Context, cfg *config.Config, o openOptions) (
 	if err := pr.openStore(ctx, o, made); err != nil {
 		return nil, err
 	}
+	if pr.store.Postgres() && cfg.RedisURL == "" {
+		if err := pr.standAlone(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if err := pr.openBus(ctx); err != nil {
 		return nil, err
 	}
@@ -156,17 +161,20 @@ func (pr *process) openStore(ctx context.Context, o openOptions, made []string) 
 		return err
 	}
 	pr.closers = append(pr.closers, func() { _ = pr.store.Close() })
-	if o.embedded {
+	if o.embedded { // it may wait for another process that migrates, so it has a limit of its own
 		if err := pr.store.Migrate(ctx, wastore.Upgrade(pr.store)); err != nil {
 			return err
 		}
-	} else if err := pr.store.CheckVersion(octx); err != nil {
+	}
+	sctx, cancelSettle := context.WithTimeout(ctx, openTime)
+	defer cancelSettle()
+	if err := pr.store.CheckVersion(sctx); err != nil {
 		return err
 	}
-	if err := pr.settle(octx, o.mode, made); err != nil {
+	if err := pr.settle(sctx, o.mode, made); err != nil {
 		return err
 	}
-	if err := pr.store.EnsureTimeouts(octx, pr.cfg.LeaseTTL); err != nil {
+	if err := pr.store.EnsureTimeouts(sctx, pr.cfg.LeaseTTL); err != nil {
 		// A role that may not alter itself can be altered by somebody else; readiness says whether it was.
 		pr.log.WarnContext(ctx, "database timeouts could not be set", slog.Any("err", err))
 	}

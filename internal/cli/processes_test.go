@@ -106,6 +106,39 @@ func TestUpOnPostgresMakesItsKeysInTheFolder(t *testing.T) {
 	}
 }
 
+func TestOnPostgresWithoutRedisThereIsOneProcess(t *testing.T) {
+	dir, url := t.TempDir(), storetest.PostgresURL(t)
+	settings := []string{"DATABASE_URL=" + url, "LEASE_TTL=2s", "LEASE_BEAT=500ms"}
+	first := start(t, settings, upArgs(dir)...)
+	first.waitReady()
+	if code, _, stderr := run(t, settings, upArgs(dir)...); code != exitFailed || !strings.Contains(stderr, "another process without REDIS_URL") {
+		t.Errorf("a second up = %d with %q, want it refused", code, stderr)
+	}
+	addr, prefix := testkit.Redis(t)
+	beside := start(t, append(settings, "REDIS_URL=redis://"+addr, "REDIS_PREFIX="+prefix), upArgs(dir)...)
+	beside.waitReady() // the row is for those that share nothing
+	if code := beside.stop(); code != exitOK {
+		t.Errorf("up with Redis ended with %d:\n%s", code, beside.errs.String())
+	}
+	if code := first.stop(); code != exitOK {
+		t.Errorf("up ended with %d:\n%s", code, first.errs.String())
+	}
+	// A stop gives the row back, so the next start does not wait; whoever loses it ends.
+	next := start(t, settings, upArgs(dir)...)
+	next.waitReady()
+	if log := next.errs.String(); strings.Contains(log, "waiting to see whether it lives") {
+		t.Errorf("a start after a stop waited:\n%s", log)
+	}
+	db := storetest.Open(t, url)
+	if _, err := db.DB().Exec(t.Context(), `UPDATE singleton SET owner='other', expires_at=expires_at+60000`); err != nil {
+		t.Fatal(err)
+	}
+	<-next.done
+	if code := next.stop(); code != exitFailed || !strings.Contains(next.errs.String(), "another process without REDIS_URL") {
+		t.Errorf("up that lost the row ended with %d:\n%s", code, next.errs.String())
+	}
+}
+
 func TestAPartThatIsAwayIsNamedWithoutItsPassword(t *testing.T) {
 	_, prefix := testkit.Redis(t)
 	settings := sharedSettings(t, storetest.PostgresURL(t))

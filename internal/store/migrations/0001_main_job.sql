@@ -62,7 +62,6 @@ CREATE TABLE sessions (
 	attempts            BIGINT NOT NULL DEFAULT 0,
 	retry_at            BIGINT NOT NULL DEFAULT 0,
 	until_at            BIGINT NOT NULL DEFAULT 0,
-	alive_at            BIGINT NOT NULL DEFAULT 0,
 
 	-- the login
 	phone               TEXT NOT NULL DEFAULT '',
@@ -317,4 +316,11 @@ CREATE TABLE schedules (
 	last_at      BIGINT NOT NULL DEFAULT 0,
 	holder       TEXT NOT NULL DEFAULT '',
 	locked_until BIGINT NOT NULL DEFAULT 0
+);
+
+-- Held by the one process that runs on PostgreSQL without Redis: what Redis would share is in its memory.
+CREATE TABLE singleton (
+	name       TEXT PRIMARY KEY,
+	owner      TEXT NOT NULL,
+	expires_at BIGINT NOT NULL
 );
