@@ -71,7 +71,6 @@ type Session struct {
 	Attempts      int       // failed connects in a row
 	RetryAt       time.Time // when the next dial is due; zero = none planned
 	Until         time.Time // end of a temporary ban
-	AliveAt       time.Time // last frame or pong on the socket
 
 	Phone     string // E.164 digits without "+", fixed at the first pairing; "" before
 	DeviceJID string // whatsmeow's device JID; "" before pairing

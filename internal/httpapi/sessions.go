@@ -27,7 +27,7 @@ type Session struct {
 	State string `json:"state" doc:"What its owner sees now: needs_pairing, pairing, pairing_expired, connecting, connected, reconnecting, unavailable, conflict, logged_out, locked, temp_banned, banned, client_outdated, failed; or unowned: no worker holds it, and observed says what was seen last." example:"connected"`
 
 	Observed  fleet.Observed `json:"observed" doc:"What an owner saw last, be it this one or one before."`
-	Connected bool           `json:"connected" doc:"It has a live owner, and that one sees it connected."`
+	Connected bool           `json:"connected" doc:"It has a live owner, and that one hears from WhatsApp: a connection that is silent for about a minute is ended."`
 	Since     *time.Time     `json:"since,omitempty" doc:"Since when observed is what it is."`
 	Reason    string         `json:"reason,omitempty" doc:"Machine word for the last end of a connection." example:"replaced"`
 	WACode    int            `json:"waCode,omitempty" doc:"WhatsApp's code for it." example:"440"`
@@ -35,7 +35,6 @@ type Session struct {
 	Attempts  int            `json:"attempts,omitempty" doc:"Failed connects in a row."`
 	RetryAt   *time.Time     `json:"retryAt,omitempty" doc:"When the next connect is due."`
 	Until     *time.Time     `json:"until,omitempty" doc:"End of a temporary ban."`
-	AliveAt   *time.Time     `json:"aliveAt,omitempty" doc:"Last sign of life of the connection."`
 
 	Phone    string     `json:"phone,omitempty" example:"+5511900000001"`
 	PushName string     `json:"pushName,omitempty"`
@@ -63,7 +62,7 @@ func sessionView(s fleet.Session) Session {
 		SessionID: s.Slug, OrgID: s.OrgID, Label: s.Label, Desired: s.Desired, Paused: s.Paused,
 		State: sessionState(&s), Observed: s.Observed, Since: when(s.ObservedSince),
 		Reason: s.Reason, WACode: s.ReasonCode, LastError: s.LastError, Attempts: s.Attempts,
-		RetryAt: when(s.RetryAt), Until: when(s.Until), AliveAt: when(s.AliveAt),
+		RetryAt: when(s.RetryAt), Until: when(s.Until),
 		PushName: s.PushName, Paired: s.CanLogin(), PairedAt: when(s.PairedAt),
 		Epoch: s.LeaseEpoch, Generation: s.Generation, CreatedAt: *when(s.CreatedAt),
 	}

@@ -21,7 +21,7 @@ func healthy(slug fleet.SessionSlug, edits ...func(*fleet.Session)) fleet.Sessio
 	s := fleet.Session{
 		ID: "id-" + fleet.SessionID(slug), Slug: slug, OrgID: "org-a", Desired: fleet.DesiredRunning,
 		Observed: fleet.ObservedConnected, Epoch: 3, LeaseEpoch: 3, LeaseOwner: "worker-1/boot", LeaseLive: true,
-		AliveAt: now.Add(-10 * time.Second), Phone: "5511900000001", DeviceJID: "5511900000001:1@s.whatsapp.net",
+		Phone: "5511900000001", DeviceJID: "5511900000001:1@s.whatsapp.net",
 	}
 	for _, edit := range edits {
 		edit(&s)
@@ -44,7 +44,7 @@ func TestEligible(t *testing.T) {
 		{"a session whose worker's heartbeat stopped may not", func(s *fleet.Session) { s.LeaseLive = false }, ReasonUnowned},
 		{"a reconnecting session may not", func(s *fleet.Session) { s.Observed = fleet.ObservedReconnecting }, ReasonDisconnected},
 		{"a session that only an earlier owner saw connected may not", func(s *fleet.Session) { s.LeaseEpoch = 4 }, ReasonDisconnected},
-		{"a session that has been connected for days may, though nothing was written since", func(s *fleet.Session) { s.AliveAt = now.Add(-72 * time.Hour) }, ""},
+		{"a session that has been connected for days may, though nothing was written since", func(s *fleet.Session) { s.ObservedSince = now.Add(-72 * time.Hour) }, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := healthy("org-a-01", tc.edit)

@@ -35,7 +35,7 @@ func (s *Store) RecordObserved(ctx context.Context, term fleet.Term, o Observati
 		err := s.row(ctx, `UPDATE sessions SET
 				observed_since = CASE WHEN observed = $2 THEN observed_since ELSE @now@ END,
 				observed = $2, observed_epoch = $3, generation = $4, reason = $5, reason_code = $6, last_error = $7,
-				attempts = $8, retry_at = $9, until_at = $10, alive_at = CASE WHEN $2 = 'connected' THEN @now@ ELSE alive_at END,
+				attempts = $8, retry_at = $9, until_at = $10,
 				pairing_method = CASE WHEN $2 = 'pairing' THEN pairing_method ELSE '' END,
 				pairing_qr = CASE WHEN $2 = 'pairing' THEN pairing_qr ELSE '' END,
 				pairing_code = CASE WHEN $2 = 'pairing' THEN pairing_code ELSE '' END,

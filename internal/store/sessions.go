@@ -16,7 +16,7 @@ import (
 // lease still runs, so no reader compares it with a clock of its own.
 const sessionSelect = `SELECT s.id, s.slug, s.org_id, s.label, s.position, s.desired, s.paused,
 	s.observed, s.observed_since, s.observed_epoch, s.generation, s.reason, s.reason_code, s.last_error, s.attempts,
-	s.retry_at, s.until_at, s.alive_at, s.phone, s.device_jid, s.lid, s.push_name, s.platform, s.paired_at, s.revoked_at,
+	s.retry_at, s.until_at, s.phone, s.device_jid, s.lid, s.push_name, s.platform, s.paired_at, s.revoked_at,
 	s.pairing_method, s.pairing_qr, s.pairing_code, s.pairing_expires_at, s.pairing_ends_at, s.created_at,
 	l.owner, l.epoch, l.expires_at, l.owner <> '' AND l.expires_at > @now@
 	FROM sessions s JOIN leases l ON l.session_id = s.id `
@@ -25,7 +25,7 @@ func scanSession(row dbutil.Scannable) (fleet.Session, error) {
 	var v fleet.Session
 	err := row.Scan(&v.ID, &v.Slug, &v.OrgID, &v.Label, &v.Position, &v.Desired, &v.Paused,
 		&v.Observed, at{&v.ObservedSince}, &v.Epoch, &v.Generation, &v.Reason, &v.ReasonCode, &v.LastError, &v.Attempts,
-		at{&v.RetryAt}, at{&v.Until}, at{&v.AliveAt}, &v.Phone, &v.DeviceJID, &v.LID, &v.PushName, &v.Platform, at{&v.PairedAt}, at{&v.RevokedAt},
+		at{&v.RetryAt}, at{&v.Until}, &v.Phone, &v.DeviceJID, &v.LID, &v.PushName, &v.Platform, at{&v.PairedAt}, at{&v.RevokedAt},
 		&v.Pairing.Method, &v.Pairing.QR, &v.Pairing.Code, at{&v.Pairing.ExpiresAt}, at{&v.Pairing.EndsAt}, at{&v.CreatedAt},
 		&v.LeaseOwner, &v.LeaseEpoch, at{&v.LeaseExpiresAt}, &v.LeaseLive)
 	return v, err
