@@ -18,6 +18,15 @@ const (
 	hardGrace  = time.Second     // and end quickly when their context does
 )
 
+// What one request may take. Writing counts from the header's end, so it leaves room for a body as slow
+// as readLimit allows and for the slowest answer: a request that waits for another one's key (10 s),
+// then works (15 s), then waits for its message as Prefer asks (30 s).
+const (
+	headerLimit = 10 * time.Second
+	readLimit   = time.Minute
+	writeLimit  = 2 * time.Minute
+)
+
 // listener is an HTTP server whose port is taken before anything else starts.
 type listener struct {
 	net.Listener
@@ -34,8 +43,9 @@ func listen(ctx context.Context, setting, addr string, h http.Handler, log *slog
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	return &listener{ln, &http.Server{
 		Handler:           h,
-		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       60 * time.Second,
+		ReadHeaderTimeout: headerLimit,
+		ReadTimeout:       readLimit,
+		WriteTimeout:      writeLimit,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
