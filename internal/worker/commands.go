@@ -152,17 +152,18 @@ func (v *supervisor) onSocket(ctx context.Context, c *fleet.Command) {
 		return
 	}
 	g.wg.Go(func() {
+		var err error
 		select {
 		case g.socket <- struct{}{}:
+			cctx, cancel := context.WithTimeout(g.ctx, commandLimit)
+			err = g.command(cctx, c)
+			cancel()
+			<-g.socket
 		case <-g.ctx.Done():
-			return // still running in the row: the next owner or generation takes it up
+			err = context.Cause(g.ctx)
 		}
-		cctx, cancel := context.WithTimeout(g.ctx, commandLimit)
-		err := g.command(cctx, c)
-		cancel()
-		<-g.socket
-		if g.ctx.Err() != nil && err != nil && c.Kind != fleet.CommandLogout {
-			return
+		if err != nil && (ctx.Err() != nil || errors.Is(context.Cause(g.ctx), errStopping)) {
+			return // still running in the row: the next owner takes it up
 		}
 		fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
 		defer cancel()

@@ -3,6 +3,8 @@ package worker
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
+	"strings"
 	"sync"
 )
 
@@ -11,6 +13,40 @@ type gate struct {
 	mu   sync.Mutex
 	hold chan struct{} // nil: calls pass
 	err  error
+	lose string // the transaction that runs a statement with this in it …
+	lost bool   // … commits, and nobody hears of it
+}
+
+// loseCommit loses the answer to the commit of the next transaction that runs such a statement.
+func (g *gate) loseCommit(statement string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lose = statement
+}
+
+func (g *gate) saw(q string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.lose != "" && strings.Contains(q, g.lose) {
+		g.lose, g.lost = "", true
+	}
+}
+
+var errAnswerLost = errors.New("the commit's answer was lost")
+
+type gatedTx struct {
+	driver.Tx
+	g *gate
+}
+
+func (t gatedTx) Commit() error {
+	err := t.Tx.Commit()
+	t.g.mu.Lock()
+	defer t.g.mu.Unlock()
+	if t.g.lost {
+		t.g.lost, err = false, errAnswerLost
+	}
+	return err
 }
 
 func (g *gate) freeze() {
@@ -86,6 +122,7 @@ func (c gatedConn) ExecContext(ctx context.Context, q string, a []driver.NamedVa
 	if err := c.g.pass(ctx); err != nil {
 		return nil, err
 	}
+	c.g.saw(q)
 	return c.Conn.(driver.ExecerContext).ExecContext(ctx, q, a)
 }
 
@@ -100,7 +137,8 @@ func (c gatedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, 
 	if err := c.g.pass(ctx); err != nil {
 		return nil, err
 	}
-	return c.Conn.(driver.ConnBeginTx).BeginTx(ctx, o)
+	tx, err := c.Conn.(driver.ConnBeginTx).BeginTx(ctx, o)
+	return gatedTx{tx, c.g}, err
 }
 
 func (c gatedConn) PrepareContext(ctx context.Context, q string) (driver.Stmt, error) {

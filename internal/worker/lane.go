@@ -16,6 +16,7 @@ import (
 const (
 	sendDeadline = 20 * time.Second // a direct send, from encrypting to the server's ack
 	claimLock    = 45 * time.Second // longer than the deadline and the write of the outcome
+	claimLimit   = 5 * time.Second  // with the send and its record still shorter than the lock
 	recordLimit  = 10 * time.Second
 	offlineLimit = time.Minute // the end of the offline queue is waited for no longer than this
 	tidyEvery    = 15 * time.Second
@@ -90,7 +91,9 @@ func (l *lane) sendDue(ctx context.Context) bool {
 		return false
 	default:
 	}
-	item, err := l.st.NextInLane(ctx, l.term.SessionID)
+	rctx, cancel := context.WithTimeout(ctx, claimLimit)
+	item, err := l.st.NextInLane(rctx, l.term.SessionID)
+	cancel()
 	if err != nil {
 		l.failed(ctx, "could not read the lane", err)
 		return false
@@ -113,16 +116,12 @@ func (l *lane) send(ctx context.Context, item *store.LaneItem) bool {
 		}
 		kind = fleet.AttemptSend
 	}
-	claimed, err := l.st.ClaimMessage(ctx, l.term, store.Claim{ID: item.ID, Payload: payload, Kind: kind, LockFor: claimLock})
-	if err != nil {
-		l.failed(ctx, "could not claim a message", err)
-		return false
-	}
+	claimed, again := l.claim(ctx, store.Claim{ID: item.ID, Payload: payload, Kind: kind, LockFor: claimLock})
 	if !claimed {
-		return true // cancelled, expired or settled meanwhile
+		return again
 	}
 	sctx, cancel := context.WithTimeout(ctx, sendDeadline)
-	_, err = l.g.sock.Send(sctx, wa.Outgoing{JID: item.ToJID, WAID: item.WAID, Payload: payload})
+	_, err := l.g.sock.Send(sctx, wa.Outgoing{JID: item.ToJID, WAID: item.WAID, Payload: payload})
 	cancel()
 	res := outcome(item, err, time.Now())
 	log.InfoContext(ctx, "frame settled", slog.String("outcome", string(res.Outcome)), slog.Int("wa_code", res.Code), slog.Any("err", err))
@@ -133,12 +132,25 @@ func (l *lane) send(ctx context.Context, item *store.LaneItem) bool {
 	return l.record(ctx, res)
 }
 
+// claim reports whether the frame may leave, and if not, whether to look again at once: the message was
+// cancelled, expired or settled meanwhile. A claim that was not answered may stand all the same. Then
+// the row says "sending" of a frame that never left, and only taking it over gets it out of there.
+func (l *lane) claim(ctx context.Context, c store.Claim) (claimed, again bool) {
+	cctx, cancel := context.WithTimeout(ctx, claimLimit)
+	defer cancel()
+	claimed, err := l.st.ClaimMessage(cctx, l.term, c)
+	if err != nil {
+		l.unknown = true
+		l.failed(ctx, "could not claim a message", err)
+		return false, false
+	}
+	return claimed, true
+}
+
 // refuse ends a message that can't be turned into a frame: claimed first, so that one path records.
 func (l *lane) refuse(ctx context.Context, item *store.LaneItem, cause error) bool {
-	claimed, err := l.st.ClaimMessage(ctx, l.term, store.Claim{ID: item.ID, Kind: fleet.AttemptSend, LockFor: claimLock})
-	if err != nil || !claimed {
-		l.failed(ctx, "could not claim a message", err)
-		return err == nil
+	if claimed, again := l.claim(ctx, store.Claim{ID: item.ID, Kind: fleet.AttemptSend, LockFor: claimLock}); !claimed {
+		return again
 	}
 	return l.record(ctx, store.Result{ID: item.ID, Outcome: fleet.OutcomeRefused, ErrorCode: "MESSAGE_INVALID", Detail: cause.Error(), At: time.Now()})
 }

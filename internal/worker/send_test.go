@@ -336,6 +336,25 @@ func TestATakeoverRepeatsWhatWasInFlightUnderTheSameID(t *testing.T) {
 	})
 }
 
+func TestAClaimWhoseAnswerIsLostIsTakenOverAndHoldsNobodyUp(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := w.start("w1")
+		s := w.paired(number1)
+		w.sim.Phone(person1) // exists
+		w.awaitStatus(w.send(s, person1, "zero"), fleet.StatusDelivered)
+		w.sleep(2 * tidyEvery) // the lane knows of nothing unknown any more
+		p.gate.loseCommit("INSERT INTO attempts")
+		one := w.send(s, person1, "one")
+		two := w.send(s, person1, "two")
+		w.awaitFor(5*time.Minute, "delivery of both", func() bool {
+			return w.message(one).Status == fleet.StatusDelivered && w.message(two).Status == fleet.StatusDelivered
+		})
+		if n := len(w.frames(w.message(one).WAID)); n != 1 {
+			t.Errorf("%d frames of the message whose claim got no answer, want 1", n)
+		}
+	})
+}
+
 func TestNoFrameOfASupersededEpoch(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		p1 := w.start("w1")

@@ -380,6 +380,28 @@ func TestFiftyConnectsAreOneLogin(t *testing.T) {
 	})
 }
 
+func TestACommandWhoseSocketEndsFailsAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.start("w1")
+		s := w.paired(number1)
+		w.sim.Phone(person1) // exists
+		w.sim.SetFault(wasim.Scope{Session: number1}, wasim.Fault{DropAcks: true})
+		id := w.send(s, person1, "hello")
+		w.await("a frame that holds the socket", func() bool { return len(w.frames(w.message(id).WAID)) == 1 })
+		read := w.command(s.ID, fleet.CommandRead, `{"inboundId":"in_1"}`)
+		status := func() fleet.CommandStatus {
+			c, err := w.st.GetCommand(t.Context(), read)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c.Status
+		}
+		w.await("the command to be claimed", func() bool { return status() == fleet.CommandRunning })
+		w.net.Each("w1", func(l *memnet.Link) { l.Reset() })
+		w.await("the command's end", func() bool { return status() == fleet.CommandFailed })
+	})
+}
+
 func TestLogoutUnlinksAndNeverPairsByItself(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		p := w.start("w1")
