@@ -66,7 +66,6 @@ type Worker struct {
 	sessions map[fleet.SessionID]*supervisor
 	draining bool
 	wg       sync.WaitGroup
-	look     chan struct{}
 }
 
 // New returns a worker that owns nothing yet.
@@ -91,7 +90,6 @@ func New(o Options) *Worker {
 		dials:     make(chan struct{}, o.Batch),
 		handle:    o.Inbound.Handle,
 		sessions:  map[fleet.SessionID]*supervisor{},
-		look:      make(chan struct{}, 1),
 	}
 	w.metrics = newMetrics(o.Registerer, w.Active)
 	w.keeper = lease.NewKeeper(lease.Options{
@@ -126,7 +124,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		return err
 	}
 	unsubscribe, err := w.o.Bus.Subscribe(ctx, w.nudged,
-		bus.TopicSend, bus.TopicSession, bus.TopicUnassigned, bus.TopicControl(w.o.ID))
+		bus.TopicSend, bus.TopicUnassigned, bus.TopicControl(w.o.ID))
 	if err != nil {
 		return fmt.Errorf("listen for nudges: %w", err)
 	}
@@ -205,27 +203,18 @@ func (w *Worker) drain() {
 	w.wg.Wait()
 }
 
-// nudged only says "look now"; the rows say what there is to do.
+// nudged only says "look now"; the rows say what there is to do. What is about a session of another
+// worker costs nothing here, or every message would make every worker look.
 func (w *Worker) nudged(topic, payload string) {
-	switch topic {
-	case bus.TopicSend:
-		if v := w.supervisor(fleet.SessionID(payload)); v != nil {
-			v.wakeLane()
-			return
-		}
-	case bus.TopicSession:
-		if v := w.supervisor(fleet.SessionID(payload)); v != nil {
-			v.poke()
-			return
-		}
+	v := w.supervisor(fleet.SessionID(payload))
+	switch {
+	case v == nil && topic == bus.TopicUnassigned:
 		w.keeper.Wake()
-		return
-	case bus.TopicUnassigned:
-		w.keeper.Wake()
-	}
-	select {
-	case w.look <- struct{}{}:
+	case v == nil:
+	case topic == bus.TopicSend:
+		v.wakeLane()
 	default:
+		v.poke()
 	}
 }
 
@@ -259,7 +248,7 @@ func (w *Worker) owned() []fleet.Term {
 	return out
 }
 
-// watch looks once a second, and on a nudge, for anything that owned sessions should do: three
+// watch looks once a second for anything that owned sessions should do and no nudge told of: three
 // statements without locks for all of them, so an idle fleet writes nothing.
 func (w *Worker) watch(ctx context.Context) {
 	t := time.NewTicker(watchEvery)
@@ -269,7 +258,6 @@ func (w *Worker) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-		case <-w.look:
 		}
 		if err := w.lookOnce(ctx); err != nil && ctx.Err() == nil {
 			w.metrics.lookErrors.Inc()

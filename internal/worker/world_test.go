@@ -196,7 +196,7 @@ func (w *world) command(id fleet.SessionID, kind, payload string) fleet.CommandI
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	_ = w.bus.Publish(w.t.Context(), bus.TopicSession, string(id))
+	_ = w.bus.Publish(w.t.Context(), bus.TopicUnassigned, string(id)) // whoever owns it looks, too
 	return c.ID
 }
 
