@@ -31,7 +31,7 @@ type Storage struct {
 	DataDir         string `setting:"DATA_DIR" default:"./data" placeholder:"DIR" group:"storage" help:"Folder of 'up': the SQLite file, the keys made at the first start, and the lock that keeps a second 'up' out."`
 	DatabaseURL     Secret `setting:"DATABASE_URL" secret:"" placeholder:"URL" group:"storage" help:"postgres://… or sqlite:PATH. 'up' uses a SQLite file in DATA_DIR without it; separate processes need PostgreSQL."`
 	DatabasePoolMax int    `setting:"DATABASE_POOL_MAX" default:"16" group:"storage" help:"Database connections for work, per process. Lease beats have one more of their own."`
-	RedisURL        Secret `setting:"REDIS_URL" secret:"" placeholder:"URL" group:"storage" help:"redis://… or rediss://…: carries nudges between processes. Only 'up' runs without it."`
+	RedisURL        Secret `setting:"REDIS_URL" secret:"" placeholder:"URL" group:"storage" help:"redis://… or rediss://…: carries nudges between processes. Only 'up' runs without it, and then only one on a PostgreSQL database."`
 	RedisPrefix     string `setting:"REDIS_PREFIX" placeholder:"TEXT" group:"storage" help:"Goes in front of every Redis name, for several fleets on one server."`
 }
 
