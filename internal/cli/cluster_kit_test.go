@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os/exec"
 	"slices"
@@ -145,9 +146,7 @@ func (c *cluster) do(method, url, key string, header http.Header, in, out any) e
 	if err != nil {
 		return err
 	}
-	for name, values := range header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, header)
 	if key != "" {
 		req.Header.Set("Authorization", "Bearer "+key)
 	}

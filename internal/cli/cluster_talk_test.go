@@ -78,7 +78,7 @@ func (c *cluster) pair(n *number) error {
 		return err
 	}
 	n.key = key.Key
-	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(c.Context(), 2*time.Minute) // ten at once, with the race detector, are slow
 	defer cancel()
 	var shown struct {
 		QR string `json:"qr"`
@@ -213,13 +213,13 @@ func (c *cluster) hear() {
 
 // awaitSettled waits until everything that was said so far has arrived: messages are delivered, and
 // webhooks have told of every message and every status.
-func (c *cluster) awaitSettled(within time.Duration) {
+func (c *cluster) awaitSettled() {
 	c.Helper()
 	type open struct {
 		ID, Status string
 		Attempts   int64
 	}
-	testkit.Eventually(c.T, within, func() error {
+	testkit.Eventually(c.T, time.Minute, func() error { // an outcome that stays unknown is repeated after 15 s
 		for _, m := range rows[open](c, `SELECT id, status, attempts FROM messages WHERE status NOT IN ('delivered', 'read') ORDER BY seq LIMIT 1`) {
 			return fmt.Errorf("message %+v is not delivered", m)
 		}

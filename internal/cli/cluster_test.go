@@ -18,13 +18,13 @@ func TestTwoWorkersHandSessionsOverAtAStopAndTakeThemAfterAKillAndLoseAndDoubleN
 	c.pairAll(10)
 	owners := c.awaitOwners(20*time.Second, "w1", "w2")
 	c.talk("at first", 2)()
-	c.awaitSettled(30 * time.Second)
+	c.awaitSettled()
 
 	leaving, staying := c.stop(owners)
 	c.kill(leaving, staying)
 
 	c.talk("at last", 2)()
-	c.awaitSettled(30 * time.Second)
+	c.awaitSettled()
 	owners = c.awaitOwners(5*time.Second, "w3")
 	log := c.log("")
 	c.checkConnections(log, owners)
@@ -102,7 +102,7 @@ func (c *cluster) stop(before map[string]session) (leaving, staying string) {
 	}
 	across()
 	during()
-	c.awaitSettled(30 * time.Second)
+	c.awaitSettled()
 
 	for slug, was := range before {
 		want := was.Epoch
@@ -122,7 +122,7 @@ func (c *cluster) kill(gone, owner string) {
 	c.worker("w3").waitReady()
 	before := c.awaitOwners(5*time.Second, owner)
 	c.talk("before the kill", 1)() // so that the next send is one frame and asks WhatsApp for nothing
-	c.awaitSettled(30 * time.Second)
+	c.awaitSettled()
 
 	// WhatsApp's acks and receipts to these are on the way when their owner dies.
 	hanging := c.numbers[:3]
@@ -158,7 +158,7 @@ func (c *cluster) kill(gone, owner string) {
 	after := c.awaitOwners(clusterTTL+20*time.Second, "w3")
 	c.Logf("all sessions of the killed %s were connected on w3 after %s, and %s is gone for good", owner, time.Since(killed), gone)
 	join()
-	c.awaitSettled(60 * time.Second)
+	c.awaitSettled()
 	c.Logf("everything had arrived %s after the kill", time.Since(killed))
 
 	// What people wrote while nobody was connected came through WhatsApp's queue.
