@@ -49,7 +49,7 @@ func TestALostAckIsRepeatedUnderTheSameIDAtItsTimes(t *testing.T) {
 		id := w.send(s, person1, "hello")
 		w.await("an unknown outcome", func() bool { return w.message(id).Outcome == fleet.OutcomeUnknown })
 		t0 := w.message(id).UnknownSince
-		w.sleep(30 * time.Minute)
+		w.sleep(12 * time.Minute)
 		frames := w.frames(w.message(id).WAID)
 		if len(frames) != 3 {
 			t.Fatalf("%d frames, want the send and two repeats", len(frames))
@@ -94,7 +94,7 @@ func TestAReceiptSettlesAnUnknownOutcome(t *testing.T) {
 		w.sim.SetFault(wasim.Scope{Session: number1}, wasim.Fault{DropNextAcks: 1})
 		id := w.send(s, person1, "hello")
 		w.awaitStatus(id, fleet.StatusDelivered)
-		w.sleep(10 * time.Minute)
+		w.sleep(6 * time.Minute)
 		if n := len(w.frames(w.message(id).WAID)); n != 1 {
 			t.Errorf("%d frames, want one: the receipt settled it before any repeat", n)
 		}
@@ -109,7 +109,7 @@ func TestAFrameWithoutAckBeforeAClosedSocketIsSeenOnce(t *testing.T) {
 		w.sim.SetFault(wasim.Scope{Session: number1}, wasim.Fault{CloseBeforeAck: 1})
 		id := w.send(s, person1, "hello")
 		w.awaitStatus(id, fleet.StatusDelivered, fleet.StatusSent)
-		w.sleep(10 * time.Minute)
+		w.sleep(6 * time.Minute)
 		if got := w.texts(person1); len(got) != 1 {
 			t.Errorf("the person sees %q, want one message", got)
 		}
@@ -132,7 +132,7 @@ func TestRefusalsAreTypedAndFinal(t *testing.T) {
 					t.Errorf("message failed with %s/%s, want %s/refused", m.ErrorCode, m.Outcome, want)
 				}
 				w.awaitStatus(other, fleet.StatusDelivered)
-				w.sleep(10 * time.Minute)
+				w.sleep(6 * time.Minute)
 				if n := len(w.frames(w.message(id).WAID)); n != 1 {
 					t.Errorf("%d frames, want one: a refusal is not retried", n)
 				}

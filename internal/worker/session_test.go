@@ -112,7 +112,7 @@ func TestEachRefusedLoginHasItsState(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				w.start("w1")
 				s := w.paired(number1)
-				w.sim.SetFault(wasim.Scope{Session: number1}, wasim.Fault{ConnectFailure: code, BanCode: 101, BanExpire: 25 * time.Minute})
+				w.sim.SetFault(wasim.Scope{Session: number1}, wasim.Fault{ConnectFailure: code, BanCode: 101, BanExpire: 10 * time.Minute})
 				w.sim.Drop(number1, 1)
 				w.await(string(want), func() bool { return w.row(s.ID).Observed == want })
 				r := w.row(s.ID)
@@ -123,14 +123,14 @@ func TestEachRefusedLoginHasItsState(t *testing.T) {
 					t.Errorf("events told %v, want %s among them", got, want)
 				}
 				dials := len(w.sim.Log(wasim.Query{Kind: wasim.KindDial, SessionID: string(s.ID)}))
-				w.sleep(20 * time.Minute)
+				w.sleep(7 * time.Minute)
 				more := len(w.sim.Log(wasim.Query{Kind: wasim.KindDial, SessionID: string(s.ID)})) - dials
 				limit := 0
 				if code == 405 {
-					limit = 6 // a slow probe
+					limit = 2 // a slow probe
 				}
 				if more > limit {
-					t.Errorf("%d dials in 20 minutes, want at most %d", more, limit)
+					t.Errorf("%d dials in 7 minutes, want at most %d", more, limit)
 				}
 				if code == 401 || code == 403 || code == 406 {
 					if r := w.row(s.ID); r.RevokedAt.IsZero() || r.DeviceJID == "" {
@@ -152,7 +152,7 @@ func TestReplacedBacksOffThenParksAsConflict(t *testing.T) {
 		s := w.paired(number1)
 		w.sleep(2 * time.Minute)
 		before := len(w.logins(number1))
-		until := time.Now().Add(20 * time.Minute)
+		until := time.Now().Add(10 * time.Minute)
 		kicked := before
 		w.sim.Replace(number1, 1)
 		for time.Now().Before(until) {
@@ -352,7 +352,7 @@ func TestAnIdleStaleOwnerNeverLogsInAgain(t *testing.T) {
 		logins := len(w.logins(number1))
 		w.net.Each("w1", func(l *memnet.Link) { l.Reset() })
 		p1.gate.open()
-		w.sleep(10 * time.Minute)
+		w.sleep(4 * time.Minute)
 		if got := w.logins(number1)[logins:]; len(got) != 0 {
 			t.Errorf("logins after the takeover: %+v", got)
 		}
@@ -417,7 +417,7 @@ func TestLogoutUnlinksAndNeverPairsByItself(t *testing.T) {
 		}
 		p.stop()
 		w.start("w2")
-		w.sleep(10 * time.Minute)
+		w.sleep(3 * time.Minute)
 		if r := w.row(s.ID); r.Observed != fleet.ObservedLoggedOut || r.Pairing.QR != "" {
 			t.Errorf("after a restart the session is %s", r.Observed)
 		}

@@ -250,7 +250,7 @@ func (w *world) awaitStatus(id fleet.MessageID, want ...fleet.Status) {
 	w.await(fmt.Sprintf("message in %v", want), func() bool { return slices.Contains(want, w.message(id).Status) })
 }
 
-// await looks every 50 fake milliseconds, for at most two fake minutes.
+// await looks every 200 fake milliseconds, for at most two fake minutes.
 func (w *world) await(what string, ok func() bool) {
 	w.t.Helper()
 	w.awaitFor(2*time.Minute, what, ok)
@@ -258,7 +258,7 @@ func (w *world) await(what string, ok func() bool) {
 
 func (w *world) awaitFor(limit time.Duration, what string, ok func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(limit); !ok(); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(limit); !ok(); time.Sleep(200 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("after %v: no %s; sessions %s", limit, what, w.describe())
 		}
