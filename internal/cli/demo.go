@@ -33,9 +33,11 @@ const demoMark = ".wafleet-demo"
 
 // Run tells the story: a simulator, a gateway, two numbers, a message there and back.
 func (c *demoCmd) Run(ctx context.Context, p *program) (err error) {
-	if err := freshFolder(c.Folder); err != nil {
+	release, err := freshFolder(c.Folder)
+	if err != nil {
 		return err
 	}
+	defer release()
 	logPath := filepath.Join(c.Folder, "wafleet.log")
 	logFile, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600) //nolint:gosec // the caller names the folder
 	if err != nil {
@@ -64,14 +66,7 @@ func (c *demoCmd) Run(ctx context.Context, p *program) (err error) {
 		sim.Close()
 		return err
 	}
-	if cfg.Listen, err = freeAddress(ctx, c.Listen); err != nil {
-		sim.Close()
-		return err
-	}
-	if cfg.OpsListen, err = freeAddress(ctx, cfg.OpsListen); err != nil {
-		sim.Close()
-		return err
-	}
+	cfg.Listen = c.Listen
 
 	hooks, err := receiveHooks(ctx)
 	if err != nil {
@@ -81,6 +76,7 @@ func (c *demoCmd) Run(ctx context.Context, p *program) (err error) {
 	defer hooks.close()
 
 	// The story runs beside the gateway and decides when a --once ends.
+	stopped := ctx // by a signal
 	ctx, finish := context.WithCancel(ctx)
 	defer finish()
 	told := make(chan error, 1)
@@ -107,16 +103,25 @@ func (c *demoCmd) Run(ctx context.Context, p *program) (err error) {
 			return sim.Serve(simListener)
 		}},
 		{"gateway", stageFront, func(ctx context.Context) error {
-			return quiet.up(ctx, cfg, upOptions{command: "demo", mode: store.ModeSimulated, network: network, ready: begin, quiet: true})
+			return quiet.up(ctx, cfg, upOptions{command: "demo", mode: store.ModeSimulated, network: network, ready: begin, quiet: true, anyPort: true})
 		}},
 	}, func() {})
 	select {
 	case storyErr := <-told:
+		if storyErr != nil && stopped.Err() != nil {
+			storyErr = errStoryStopped // what it waited for just then says nothing
+		}
 		return errors.Join(storyErr, err)
 	default:
-		return err // stopped by a signal in the middle of the story, or never begun
+		if err == nil && c.Once {
+			err = errStoryStopped
+		}
+		return err
 	}
 }
+
+// errStoryStopped: a signal came before the story's end.
+var errStoryStopped = errors.New("demo: stopped before every step was seen")
 
 // demoConfig is every setting's default, whatever the environment says, in the demo's own folder.
 func demoConfig(folder string) (*config.Config, error) {
@@ -132,53 +137,56 @@ func demoConfig(folder string) (*config.Config, error) {
 	return cfg, nil
 }
 
-// freshFolder empties a folder that a demo made, or makes one. It refuses any other folder.
-func freshFolder(dir string) error {
+// freshFolder empties a folder that a demo made, or makes one. It refuses any other folder, and one in
+// which a demo runs: until release is called or the process ends.
+func freshFolder(dir string) (release func(), err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("demo folder: %w", err)
+		return nil, fmt.Errorf("demo folder: %w", err)
 	}
+	refuse := func(problem string) (func(), error) {
+		return nil, &usageError{&config.Error{Setting: "--folder", Problem: dir + " " + problem + ": name another folder"}}
+	}
+	mark := filepath.Join(dir, demoMark)
 	if len(entries) > 0 {
-		if _, err := os.Stat(filepath.Join(dir, demoMark)); err != nil {
-			return &usageError{&config.Error{Setting: "--folder", Problem: fmt.Sprintf("%s is not empty and no demo made it: name another folder", dir)}}
-		}
-		for _, e := range entries {
-			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-				return fmt.Errorf("empty the demo folder: %w", err)
-			}
+		if _, err := os.Stat(mark); err != nil {
+			return refuse("is not empty and no demo made it")
 		}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make the demo folder: %w", err)
+		return nil, fmt.Errorf("make the demo folder: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, demoMark), nil, 0o600); err != nil {
-		return fmt.Errorf("make the demo folder: %w", err)
+	release, err = lockFile(mark)
+	if errors.Is(err, errLocked) {
+		return refuse("is in use by another demo")
 	}
-	return nil
+	if err != nil {
+		return nil, fmt.Errorf("make the demo folder: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() == demoMark {
+			continue // it is the lock
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			release()
+			return nil, fmt.Errorf("empty the demo folder: %w", err)
+		}
+	}
+	return release, nil
 }
 
-// listenOrAny listens on addr, or on any free port of its host if that one is taken.
+// listenOrAny listens on addr, or on any free port of its host if that one can't be had.
 func listenOrAny(ctx context.Context, addr string) (net.Listener, error) {
-	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
-	if err == nil {
-		return ln, nil
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("%q is not HOST:PORT: %w", addr, err)
 	}
-	host, _, splitErr := net.SplitHostPort(addr)
-	if splitErr != nil {
-		return nil, fmt.Errorf("%s is not HOST:PORT: %w", addr, splitErr)
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if _, wrong := errors.AsType[*net.AddrError](err); err == nil || wrong {
+		return ln, err
 	}
 	if ln, err = (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, "0")); err != nil {
 		return nil, fmt.Errorf("%s can't be listened on: %w", addr, err)
 	}
 	return ln, nil
-}
-
-// freeAddress returns addr if its port is free now, else the host with a port that is.
-func freeAddress(ctx context.Context, addr string) (string, error) {
-	ln, err := listenOrAny(ctx, addr)
-	if err != nil {
-		return "", err
-	}
-	defer ln.Close()
-	return ln.Addr().String(), nil
 }

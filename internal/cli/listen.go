@@ -34,9 +34,13 @@ type listener struct {
 	cancel context.CancelFunc
 }
 
-// listen takes the port. Requests begin with serve.
-func listen(ctx context.Context, setting, addr string, h http.Handler, log *slog.Logger) (*listener, error) {
-	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+// listen takes the port, or with anyPort a free one if it is taken. Requests begin with serve.
+func listen(ctx context.Context, setting, addr string, anyPort bool, h http.Handler, log *slog.Logger) (*listener, error) {
+	take := (&net.ListenConfig{}).Listen
+	if anyPort {
+		take = func(ctx context.Context, _, addr string) (net.Listener, error) { return listenOrAny(ctx, addr) }
+	}
+	ln, err := take(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s can't be listened on: %w", setting, addr, err)
 	}

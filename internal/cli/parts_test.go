@@ -214,7 +214,7 @@ func TestRequestsFinishInPeaceAndWaitingOnesAreEnded(t *testing.T) {
 		w.WriteHeader(http.StatusTeapot)
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	ln, err := listen(ctx, "LISTEN", "127.0.0.1:0", mux, slog.New(slog.DiscardHandler))
+	ln, err := listen(ctx, "LISTEN", "127.0.0.1:0", false, mux, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func TestRequestsFinishInPeaceAndWaitingOnesAreEnded(t *testing.T) {
 	if status, _ := get(t, ln.url()+"/quick", ""); status != 0 {
 		t.Errorf("a request after the stop = %d, want no connection", status)
 	}
-	if _, err := listen(t.Context(), "LISTEN", "256.0.0.1:1", mux, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "LISTEN 256.0.0.1:1 can't be listened on") {
+	if _, err := listen(t.Context(), "LISTEN", "256.0.0.1:1", false, mux, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "LISTEN 256.0.0.1:1 can't be listened on") {
 		t.Errorf("listen on a bad address = %v", err)
 	}
 }

@@ -48,6 +48,7 @@ type process struct {
 	owner    string // WORKER_ID and a nonce: this start of this process
 	parts    []part
 	ops      *listener
+	anyPort  bool
 	closers  []func() // run last to first
 }
 
@@ -56,6 +57,7 @@ type openOptions struct {
 	command  string
 	embedded bool // "up": makes its folder, keys and schema, and may stand alone
 	mode     store.Mode
+	anyPort  bool // where a port is taken, a free one does
 }
 
 // open checks the settings and opens what every part needs. The caller closes the process.
@@ -80,7 +82,7 @@ func (p *program) open(ctx context.Context, cfg *config.Config, o openOptions) (
 	_, _ = rand.Read(nonce[:])
 	pr := &process{
 		cfg: cfg, log: newLogger(p.stderr, &cfg.Logging), registry: newRegistry(), versions: readVersions(),
-		owner: cfg.Name() + "/" + hex.EncodeToString(nonce[:]),
+		owner: cfg.Name() + "/" + hex.EncodeToString(nonce[:]), anyPort: o.anyPort,
 	}
 	defer func() {
 		if err != nil {
@@ -228,7 +230,7 @@ func (pr *process) add(name string, stage int, run func(ctx context.Context) err
 
 // addOps takes the port of the ops listener.
 func (pr *process) addOps(ctx context.Context) error {
-	ln, err := listen(ctx, "OPS_LISTEN", pr.cfg.OpsListen, opsHandler(&pr.ready, pr.versions, pr.registry), pr.log)
+	ln, err := listen(ctx, "OPS_LISTEN", pr.cfg.OpsListen, pr.anyPort, opsHandler(&pr.ready, pr.versions, pr.registry), pr.log)
 	if err != nil {
 		return err
 	}

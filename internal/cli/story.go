@@ -103,7 +103,7 @@ func (s *story) pair(ctx context.Context, number string) error {
 	var shown struct {
 		QR string `json:"qr"`
 	}
-	err := until(ctx, "a QR code", func() (bool, error) {
+	err := until(ctx, "its QR code", func() (bool, error) {
 		err := s.call(ctx, http.MethodGet, path+"/qr", s.admin, nil, &shown)
 		if refused, ok := errors.AsType[*apiError](err); ok && refused.status == http.StatusConflict {
 			return false, nil // not yet
@@ -126,7 +126,7 @@ func (s *story) pair(ctx context.Context, number string) error {
 		Connected bool   `json:"connected"`
 		PairedAt  string `json:"pairedAt"`
 	}
-	err = until(ctx, "a connected session", func() (bool, error) {
+	err = until(ctx, "its connection", func() (bool, error) {
 		err := s.call(ctx, http.MethodGet, path, s.admin, nil, &state)
 		return state.Connected && state.PairedAt != "", err
 	})
@@ -295,7 +295,7 @@ func until(ctx context.Context, what string, ok func() (bool, error)) error {
 		select {
 		case <-t.C:
 		case <-ctx.Done():
-			return fmt.Errorf("no %s: %w", what, ctx.Err())
+			return fmt.Errorf("waited in vain for %s: %w", what, ctx.Err())
 		}
 	}
 }

@@ -33,6 +33,7 @@ type upOptions struct {
 	network    *wa.Network     // takes the place of simulation
 	ready      func(u running) // called when every port is open and before anything is claimed
 	quiet      bool            // print nothing: the caller does
+	anyPort    bool            // where a port is taken, a free one does
 }
 
 // running is what is known of a started "up".
@@ -45,7 +46,7 @@ type running struct {
 
 // up runs every part in one process, until ctx ends.
 func (p *program) up(ctx context.Context, cfg *config.Config, o upOptions) error {
-	pr, err := p.open(ctx, cfg, openOptions{command: o.command, embedded: true, mode: o.mode})
+	pr, err := p.open(ctx, cfg, openOptions{command: o.command, embedded: true, mode: o.mode, anyPort: o.anyPort})
 	if err != nil {
 		return err
 	}
