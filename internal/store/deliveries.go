@@ -172,7 +172,7 @@ func (s *Store) claimOf(ctx context.Context, q ClaimDeliveryQuery, held []fleet.
 			FROM due LEFT JOIN @terms:$2@ AS busy ON busy.id = due.org WHERE due.k <= due.room)
 		UPDATE deliveries AS d SET locked_until = @now@ + CAST($3 AS BIGINT), locked_by = $4, attempts = attempts + 1
 		WHERE d.n IN (SELECT n FROM turns WHERE CAST($5 AS BIGINT) = 0 OR turn <= CAST($5 AS BIGINT) ORDER BY turn, n LIMIT $6)
-			AND d.status = 'pending' AND d.locked_until <= @now@
+			AND d.status = 'pending' AND d.due_at <= @now@ AND d.locked_until <= @now@
 		RETURNING `+deliveryReturning,
 		idList(held), string(busy), q.LockFor.Milliseconds(), q.Owner, q.Share, q.Limit)
 	if err != nil {
@@ -395,11 +395,27 @@ func (s *Store) ReplayDelivery(ctx context.Context, org fleet.OrgID, id fleet.De
 
 // PurgeDeliveries deletes up to limit deliveries made before a time that are done or dead, or pending
 // for an endpoint that is disabled or deleted. It returns how many are gone; fewer than limit means
-// that none is left.
+// that none is left. What an endpoint is owed goes only while the endpoint is held: enabling it
+// relies on the first ones of its streams.
 func (s *Store) PurgeDeliveries(ctx context.Context, before time.Time, limit int) (int, error) {
-	n, err := s.exec(ctx, `DELETE FROM deliveries WHERE n IN (SELECT d.n FROM deliveries d WHERE d.created_at < $1
-		AND (d.status <> 'pending' OR EXISTS (SELECT 1 FROM endpoints e WHERE e.id = d.endpoint_id AND (e.disabled OR e.deleted_at > 0)))
-		ORDER BY d.created_at LIMIT $2)`, ms(before), limit)
+	var n int64
+	err := s.InTx(ctx, func(ctx context.Context) error {
+		var idle []fleet.EndpointID
+		err := s.query(ctx, func(row dbutil.Scannable) error {
+			var id fleet.EndpointID
+			err := row.Scan(&id)
+			idle = append(idle, id)
+			return err
+		}, `SELECT e.id FROM endpoints e WHERE (e.disabled OR e.deleted_at > 0)
+			AND EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.status = 'pending') ORDER BY e.id`+s.holdEndpoint(""))
+		if err != nil {
+			return err
+		}
+		n, err = s.exec(ctx, `DELETE FROM deliveries WHERE n IN (SELECT d.n FROM deliveries d WHERE d.created_at < $1
+			AND (d.status <> 'pending' OR d.endpoint_id IN (SELECT id FROM @ids:$3@ AS idle))
+			ORDER BY d.created_at LIMIT $2)`, ms(before), limit, idList(idle))
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("purge deliveries: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -304,18 +305,19 @@ const (
 func (s *Store) DisableEndpoint(ctx context.Context, id fleet.EndpointID, why string) (bool, error) {
 	changed := false
 	err := s.InTx(ctx, func(ctx context.Context) error {
-		rows, err := s.exec(ctx, `UPDATE endpoints SET disabled = TRUE, disabled_why = $2 WHERE id = $1 AND NOT disabled AND deleted_at = 0`, id, why)
-		if err != nil || rows == 0 {
+		var org fleet.OrgID
+		var now time.Time
+		err := s.row(ctx, `UPDATE endpoints SET disabled = TRUE, disabled_why = $2 WHERE id = $1 AND NOT disabled AND deleted_at = 0
+			RETURNING coalesce(org_id, ''), @now@`, id, why).Scan(&org, at{&now})
+		if err = notFound(err); errors.Is(err, fleet.ErrNotFound) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 		changed = true
-		var org fleet.OrgID
-		if err := s.row(ctx, `SELECT coalesce(org_id, '') FROM endpoints WHERE id = $1`, id).Scan(&org); err != nil {
-			return notFound(err)
-		}
 		_, err = s.AppendEvent(ctx, fleet.Event{
 			OrgID: org, Kind: fleet.EventEndpointDisabled,
-			Data: fleet.EventData{Endpoint: string(id), Reason: why, At: time.Now().UnixMilli()},
+			Data: fleet.EventData{Endpoint: string(id), Reason: why, At: ms(now)},
 		})
 		return err
 	})

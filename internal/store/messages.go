@@ -160,11 +160,11 @@ func (s *Store) CancelMessage(ctx context.Context, org fleet.OrgID, id fleet.Mes
 func (s *Store) ExpireQueued(ctx context.Context, limit int) (int, error) {
 	var n int
 	err := s.InTx(ctx, func(ctx context.Context) error {
-		changed, err := s.changeMessages(ctx, time.Time{}, `WITH pick AS (SELECT id FROM messages WHERE status='queued' AND expires_at<=@now@
+		changed, err := s.changeMessages(ctx, time.Time{}, `WITH over AS MATERIALIZED (SELECT id AS over_id FROM messages WHERE status='queued' AND expires_at<=@now@
 				ORDER BY expires_at LIMIT CAST($1 AS BIGINT) @skip@)
 			UPDATE messages SET status='expired', error_code='EXPIRED',
 				error_detail='The message waited longer than its time to live and was not sent.'
-			WHERE status='queued' AND id IN (SELECT id FROM pick)
+			FROM over WHERE id=over_id AND status='queued'
 			RETURNING `+changedColumns, limit)
 		n = len(changed)
 		return err
