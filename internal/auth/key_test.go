@@ -80,6 +80,10 @@ func TestKeyIsTakenFromHeadersOnly(t *testing.T) {
 		"basic credentials":            {http.Header{"Authorization": {"Basic abc"}}, ""},
 		"no scheme":                    {http.Header{"Authorization": {"abc"}}, ""},
 		"nothing":                      {http.Header{}, ""},
+		"the same key twice":           {http.Header{"Authorization": {"Bearer abc"}, "X-Api-Key": {"abc"}}, "abc"},
+		"a key beside basic":           {http.Header{"Authorization": {"Basic abc"}, "X-Api-Key": {"def"}}, "def"},
+		"two headers that differ":      {http.Header{"Authorization": {"Bearer abc"}, "X-Api-Key": {"def"}}, ""},
+		"two lines that differ":        {http.Header{"Authorization": {"Bearer abc", "Bearer def"}}, ""},
 	} {
 		if got := Presented(tc.header); got != tc.want {
 			t.Errorf("%s: Presented = %q, want %q", name, got, tc.want)

@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/wafleet/wafleet/internal/fleet"
@@ -22,14 +23,22 @@ func PrincipalFrom(ctx context.Context) (fleet.Principal, bool) {
 }
 
 // Presented takes the key from the headers of a request: "Authorization: Bearer …" or "X-Api-Key".
-// It never looks at the URL, which ends up in logs of every proxy on the way. "" = none.
+// It never looks at the URL, which ends up in logs of every proxy on the way. "" = none, or several
+// that differ: what looked at one of them on the way must not have meant another caller than we do.
 func Presented(h http.Header) string {
-	if key := h.Get("X-Api-Key"); key != "" {
-		return key
+	var keys []string
+	for _, value := range h.Values("Authorization") {
+		if scheme, key, _ := strings.Cut(value, " "); strings.EqualFold(scheme, "Bearer") {
+			keys = append(keys, strings.TrimSpace(key))
+		}
 	}
-	scheme, key, _ := strings.Cut(h.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") {
+	for _, key := range h.Values("X-Api-Key") {
+		if key != "" {
+			keys = append(keys, key)
+		}
+	}
+	if keys = slices.Compact(keys); len(keys) != 1 {
 		return ""
 	}
-	return strings.TrimSpace(key)
+	return keys[0]
 }

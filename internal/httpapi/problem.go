@@ -108,7 +108,7 @@ func tableOf(err error) *Problem {
 	}
 	switch {
 	case errors.Is(err, auth.ErrUnauthorized):
-		return problem(http.StatusUnauthorized, "UNAUTHORIZED", "give a valid API key as \"Authorization: Bearer …\" or X-Api-Key")
+		return problem(http.StatusUnauthorized, "UNAUTHORIZED", "give one valid API key as \"Authorization: Bearer …\" or X-Api-Key")
 	case errors.Is(err, fleet.ErrNotFound):
 		return problem(http.StatusNotFound, "NOT_FOUND", "there is no such thing here")
 	case errors.Is(err, fleet.ErrNumberInUse):
