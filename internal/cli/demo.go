@@ -95,7 +95,7 @@ func (c *demoCmd) Run(ctx context.Context, p *program) (err error) {
 			s.tellOn(ctx)
 		}()
 	}
-	fmt.Fprintln(p.stdout, "Starting the WhatsApp simulator and a gateway that believes it.")
+	_, _ = fmt.Fprintln(p.stdout, "Starting the WhatsApp simulator and a gateway that believes it.")
 	err = runParts(ctx, log, []part{
 		{"simulator", stageBack, func(ctx context.Context) error {
 			stop := context.AfterFunc(ctx, sim.Close)

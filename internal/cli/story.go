@@ -46,12 +46,14 @@ func (s *story) tell(ctx context.Context) error {
 			return fmt.Errorf("demo: %w (log: %s)", err, s.log)
 		}
 	}
-	fmt.Fprintln(s.out, "\nEvery step was seen.")
+	_, _ = fmt.Fprintln(s.out, "\nEvery step was seen.")
 	return nil
 }
 
-func (s *story) seen(format string, args ...any) { fmt.Fprintf(s.out, "  ✓ "+format+"\n", args...) }
-func (s *story) part(title string)               { fmt.Fprintf(s.out, "\n%s\n", title) }
+func (s *story) seen(format string, args ...any) {
+	_, _ = fmt.Fprintf(s.out, "  ✓ "+format+"\n", args...)
+}
+func (s *story) part(title string) { _, _ = fmt.Fprintf(s.out, "\n%s\n", title) }
 
 func (s *story) organization(ctx context.Context) error {
 	s.part("An organization with a key and a webhook endpoint")
@@ -115,7 +117,7 @@ func (s *story) pair(ctx context.Context, number string) error {
 	}
 	s.seen("%s shows a QR code", session.SessionID)
 	phone := s.sim.Phone(number)
-	if err := phone.SetPushName("Acme"); err != nil {
+	if err := phone.SetPushName("Acme"); err != nil { //nolint:contextcheck // the phone lives in the simulator, not in this step
 		return err
 	}
 	if err := phone.ScanQR(ctx, shown.QR); err != nil {
@@ -141,7 +143,7 @@ func (s *story) pair(ctx context.Context, number string) error {
 func (s *story) send(ctx context.Context) error {
 	s.part("A message to +" + storyPerson)
 	phone := s.sim.Phone(storyPerson)
-	if err := phone.SetPushName("Ana"); err != nil {
+	if err := phone.SetPushName("Ana"); err != nil { //nolint:contextcheck // the phone lives in the simulator, not in this step
 		return err
 	}
 	phone.AutoRead(true)
@@ -193,13 +195,13 @@ func (s *story) answer(ctx context.Context) error {
 	if err := json.Indent(&pretty, h.Body, "      ", "  "); err != nil {
 		return fmt.Errorf("webhook body: %w", err)
 	}
-	fmt.Fprintf(s.out, "      %s\n", pretty.String())
+	_, _ = fmt.Fprintf(s.out, "      %s\n", pretty.String())
 	return nil
 }
 
 // invite says what to do with what runs now.
 func (s *story) invite() {
-	fmt.Fprintf(s.out, `
+	_, _ = fmt.Fprintf(s.out, `
 It stays up; end it with Ctrl-C.
   API            %[1]s/api/v1     documentation %[1]s/docs
   phones         %[2]s/sim/       see what they got, let them write
@@ -226,13 +228,13 @@ Let the person write back:
 
 // tellOn says what webhooks come after the story.
 func (s *story) tellOn(ctx context.Context) {
-	fmt.Fprintln(s.out, "\nWebhooks that come in:")
+	_, _ = fmt.Fprintln(s.out, "\nWebhooks that come in:")
 	for {
 		h, err := s.hooks.hear(ctx, func(heard) bool { return true })
 		if err != nil {
 			return
 		}
-		fmt.Fprintf(s.out, "  %s %s\n", time.Now().Format(time.TimeOnly), h.Body)
+		_, _ = fmt.Fprintf(s.out, "  %s %s\n", time.Now().Format(time.TimeOnly), h.Body)
 	}
 }
 
@@ -266,7 +268,7 @@ func (s *story) call(ctx context.Context, method, path, key string, in, out any)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", method, path, err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", method, path, err)

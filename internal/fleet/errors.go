@@ -20,16 +20,16 @@ var (
 	ErrNumberInUse = errors.New("number already in use by another session")
 )
 
-type leaseLost struct{}
+type leaseLostError struct{}
 
-func (leaseLost) Error() string { return "lease lost" }
+func (leaseLostError) Error() string { return "lease lost" }
 
 // Is makes ErrLeaseLost count as a cancellation too: whatsmeow stays silent on a cancelled
 // context and neither acks nor asks for a retry, which is what a stale owner must do.
-func (leaseLost) Is(target error) bool { return target == context.Canceled }
+func (leaseLostError) Is(target error) bool { return target == context.Canceled }
 
-// ErrLeaseLost: this process no longer owns the session. It also matches context.Canceled.
-var ErrLeaseLost error = leaseLost{}
+// ErrLeaseLost says that this process no longer owns the session. It also matches context.Canceled.
+var ErrLeaseLost error = leaseLostError{}
 
 // InvalidError says which input is wrong, why, and under which stable code the API reports it.
 type InvalidError struct {

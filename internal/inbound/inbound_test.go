@@ -3,6 +3,7 @@ package inbound_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -72,8 +73,8 @@ func told(t *testing.T, s *store.Store, org fleet.OrgID) []fleet.Event {
 		t.Fatal(err)
 	}
 	var out []fleet.Event
-	for i := len(list) - 1; i >= 0; i-- {
-		ev, err := s.GetEvent(t.Context(), org, list[i].EventID)
+	for _, d := range slices.Backward(list) {
+		ev, err := s.GetEvent(t.Context(), org, d.EventID)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,7 +30,7 @@ const (
 	nonceSize = 12
 )
 
-// ErrKey: the bytes were sealed under a key that is not in the ring, or were altered, or belong to
+// ErrKey says that the bytes were sealed under a key that is not in the ring, or were altered, or belong to
 // another row.
 var ErrKey = errors.New("sealed value does not open: wrong key, altered bytes or another row")
 

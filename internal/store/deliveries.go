@@ -29,7 +29,11 @@ var deliveryReturning = strings.ReplaceAll(deliveryColumns, "d.", "")
 func deliveryFields(d *fleet.Delivery) []any {
 	return []any{
 		&d.N, &d.ID, &d.EndpointID, &d.EventID, &d.OrgID, &d.Stream, &d.Ordered, &d.Replay, &d.Status, &d.Attempts,
-		at{&d.DueAt}, at{&d.FirstFail}, &d.LastStatus, &d.LastError, at{&d.CreatedAt}, at{&d.FinishedAt},
+		at{&d.DueAt},
+		at{&d.FirstFail},
+		&d.LastStatus, &d.LastError,
+		at{&d.CreatedAt},
+		at{&d.FinishedAt},
 	}
 }
 
@@ -128,10 +132,10 @@ func (s *Store) dueEndpoints(ctx context.Context, q ClaimDeliveryQuery) ([]fleet
 	}
 	orgs := slices.Collect(maps.Keys(byOrg))
 	for org, ids := range byOrg {
-		rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+		rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] }) //nolint:gosec // takes turns, guards nothing
 		byOrg[org] = ids
 	}
-	rand.Shuffle(len(orgs), func(i, j int) { orgs[i], orgs[j] = orgs[j], orgs[i] })
+	rand.Shuffle(len(orgs), func(i, j int) { orgs[i], orgs[j] = orgs[j], orgs[i] }) //nolint:gosec // takes turns, guards nothing
 	var out []fleet.EndpointID
 	for turn := 0; ; turn++ {
 		before := len(out)

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"database/sql"
+	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"io"
@@ -8,9 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"database/sql"
-	"database/sql/driver"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"modernc.org/sqlite"

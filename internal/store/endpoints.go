@@ -45,7 +45,10 @@ var endpointReturning = strings.ReplaceAll(endpointColumns, "e.", "")
 func endpointFields(e *fleet.Endpoint, events *string) []any {
 	return []any{
 		&e.ID, &e.OrgID, &e.Scope, &e.URL, &e.Description, events, &e.Disabled, &e.DisabledWhy,
-		&e.MaxConcurrency, &e.Failures, at{&e.FailingSince}, at{&e.OpenUntil}, at{&e.CreatedAt},
+		&e.MaxConcurrency, &e.Failures,
+		at{&e.FailingSince},
+		at{&e.OpenUntil},
+		at{&e.CreatedAt},
 	}
 }
 

@@ -275,5 +275,5 @@ func (s *Store) CheckTimeouts(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-// ErrTimeouts: a frozen process could block a takeover for longer than the lease allows.
+// ErrTimeouts says that a frozen process could block a takeover for longer than the lease allows.
 var ErrTimeouts = errors.New("database timeouts are not set")

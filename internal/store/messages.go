@@ -25,7 +25,15 @@ func (s *Store) scanMessage(row dbutil.Scannable, more ...any) (fleet.Message, e
 	err := row.Scan(append([]any{
 		&m.Seq, &m.ID, &m.OrgID, &m.ProjectID, &m.SessionID, &m.ConversationID, &m.ContactKey, &m.To, &m.ToJID,
 		&m.Kind, &m.ClientRef, &body, &m.WAID, &m.Status, &m.Outcome, &m.ErrorCode, &m.ErrorDetail, &m.Attempts, &m.Repeats, &m.ClaimEpoch,
-		at{&m.DueAt}, at{&m.ExpiresAt}, at{&m.UnknownSince}, at{&m.NextRepeatAt}, at{&m.CreatedAt}, at{&m.SentAt}, at{&m.DeliveredAt}, at{&m.ReadAt}, at{&m.PlayedAt},
+		at{&m.DueAt},
+		at{&m.ExpiresAt},
+		at{&m.UnknownSince},
+		at{&m.NextRepeatAt},
+		at{&m.CreatedAt},
+		at{&m.SentAt},
+		at{&m.DeliveredAt},
+		at{&m.ReadAt},
+		at{&m.PlayedAt},
 	}, more...)...)
 	if err != nil {
 		return m, err

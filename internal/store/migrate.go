@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -100,10 +101,10 @@ const (
 	ModeSimulated Mode = "simulated"
 )
 
-// ErrMode: the database belongs to the other mode.
+// ErrMode says that the database belongs to the other mode.
 var ErrMode = errors.New("database belongs to the other mode")
 
-// ErrDataKey: the database was made under another DATA_KEY.
+// ErrDataKey says that the database was made under another DATA_KEY.
 var ErrDataKey = errors.New("DATA_KEY does not open this database")
 
 // Settle ties the database to this mode and to this data key at its first use, and refuses a
@@ -113,7 +114,7 @@ func (s *Store) Settle(ctx context.Context, mode Mode) error {
 		if _, err := s.exec(ctx, `INSERT INTO meta (key, value) VALUES ('mode', $1) ON CONFLICT (key) DO NOTHING`, string(mode)); err != nil {
 			return fmt.Errorf("settle mode: %w", err)
 		}
-		canary := fmt.Sprintf("%x", s.ring.Seal("canary", []byte("canary")))
+		canary := hex.EncodeToString(s.ring.Seal("canary", []byte("canary")))
 		if _, err := s.exec(ctx, `INSERT INTO meta (key, value) VALUES ('canary', $1) ON CONFLICT (key) DO NOTHING`, canary); err != nil {
 			return fmt.Errorf("settle data key: %w", err)
 		}

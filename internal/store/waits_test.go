@@ -58,7 +58,7 @@ func TestAStatementThatWaitedForARowDoesNotMissIt(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer tx.Rollback() //nolint:errcheck // committed below
+				defer tx.Rollback()
 				if _, err := tx.ExecContext(t.Context(), tc.before); err != nil {
 					t.Fatal(err)
 				}

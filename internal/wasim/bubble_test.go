@@ -41,6 +41,7 @@ func inBubble(t *testing.T, pn string, f func(t *testing.T, w *world, n *memnet.
 // forgiveUpstreamLeak lets a bubble end although whatsmeow's read pump hangs: unmended, it waits for ever for a
 // reader when a frame comes in while the client disconnects. Anything else that was left behind still fails.
 func forgiveUpstreamLeak(t *testing.T) {
+	t.Helper()
 	r := recover()
 	if r == nil {
 		return

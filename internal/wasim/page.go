@@ -13,7 +13,7 @@ func page(name string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 		w.Header().Set("Cache-Control", "no-cache")
-		http.ServeFileFS(w, r, pageFiles, "page/"+name)
+		http.ServeFileFS(w, r, pageFiles, "page/"+name) //nolint:gosec // embedded files only
 	})
 }
 

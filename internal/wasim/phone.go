@@ -277,7 +277,7 @@ func (p *Phone) sendReceipt(n node) {
 }
 
 func (p *Phone) warn(msg string, err error) {
-	p.srv.log.LogAttrs(p.srv.life, slog.LevelWarn, msg, slog.String("phone", lastDigits(p.account.pn)), slog.Any("err", err))
+	p.srv.log.LogAttrs(p.srv.life, slog.LevelWarn, msg, slog.String("phone", lastDigits(p.account.pn)), slog.Any("err", err)) //nolint:sloglint // every caller gives a constant
 }
 
 // lastDigits is what logs may show of a number.

@@ -51,20 +51,24 @@ var methods = []method{
 	{name: "PutIdentity", write: true, call: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 		return s.PutIdentity(ctx, "5511900000002:0", key32)
 	})},
-	{name: "DeleteIdentity", write: true,
+	{
+		name: "DeleteIdentity", write: true,
 		before: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 			return s.PutIdentity(ctx, "5511900000003:0", key32)
 		}),
 		call: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 			return s.DeleteIdentity(ctx, "5511900000003:0")
-		})},
-	{name: "DeleteAllIdentities", write: true,
+		}),
+	},
+	{
+		name: "DeleteAllIdentities", write: true,
 		before: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 			return s.PutIdentity(ctx, "5511900000004:1", key32)
 		}),
 		call: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 			return s.DeleteAllIdentities(ctx, "5511900000004")
-		})},
+		}),
+	},
 	{name: "IsTrustedIdentity", call: reads(func(ctx context.Context, d *wmstore.Device) (bool, error) {
 		return d.Identities.IsTrustedIdentity(ctx, "5511900000009:0", key32)
 	})},
@@ -75,27 +79,33 @@ var methods = []method{
 	{name: "PutManySessions", write: true, call: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 		return s.PutManySessions(ctx, map[string][]byte{"5511900000002:0": []byte("a"), "5511900000002:5": []byte("b"), "100000000000002_1:0": nil})
 	})},
-	{name: "DeleteSession", write: true,
+	{
+		name: "DeleteSession", write: true,
 		before: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 			return s.PutSession(ctx, "5511900000005:0", []byte("x"))
 		}),
 		call: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 			return s.DeleteSession(ctx, "5511900000005:0")
-		})},
-	{name: "DeleteAllSessions", write: true,
+		}),
+	},
+	{
+		name: "DeleteAllSessions", write: true,
 		before: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 			return s.PutSession(ctx, "5511900000006:3", []byte("x"))
 		}),
 		call: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 			return s.DeleteAllSessions(ctx, "5511900000006")
-		})},
-	{name: "MigratePNToLID", write: true,
+		}),
+	},
+	{
+		name: "MigratePNToLID", write: true,
 		before: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 			return s.PutSession(ctx, "5511900000007:0", []byte("x"))
 		}),
 		call: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 			return s.MigratePNToLID(ctx, types.JID{User: "5511900000007", Server: types.DefaultUserServer}, types.JID{User: "100000000000007", Server: types.HiddenUserServer})
-		})},
+		}),
+	},
 	{name: "GetSession", call: reads(func(ctx context.Context, d *wmstore.Device) ([]byte, error) { return d.Sessions.GetSession(ctx, "1:0") })},
 	{name: "HasSession", call: reads(func(ctx context.Context, d *wmstore.Device) (bool, error) { return d.Sessions.HasSession(ctx, "1:0") })},
 	{name: "GetManySessions", call: reads(func(ctx context.Context, d *wmstore.Device) (map[string][]byte, error) {
@@ -110,20 +120,24 @@ var methods = []method{
 		_, err := s.GenOnePreKey(ctx)
 		return err
 	})},
-	{name: "MarkPreKeysAsUploaded", write: true,
+	{
+		name: "MarkPreKeysAsUploaded", write: true,
 		before: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 			_, err := s.GetOrGenPreKeys(ctx, 3)
 			return err
 		}),
 		call: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 			return s.MarkPreKeysAsUploaded(ctx, 3)
-		})},
-	{name: "RemovePreKey", write: true,
+		}),
+	},
+	{
+		name: "RemovePreKey", write: true,
 		before: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error {
 			_, err := s.GetOrGenPreKeys(ctx, 3)
 			return err
 		}),
-		call: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error { return s.RemovePreKey(ctx, 1) })},
+		call: on(func(ctx context.Context, s wmstore.AllSessionSpecificStores) error { return s.RemovePreKey(ctx, 1) }),
+	},
 	{name: "GetPreKey", call: reads(func(ctx context.Context, d *wmstore.Device) (any, error) { return d.PreKeys.GetPreKey(ctx, 999) })},
 	{name: "UploadedPreKeyCount", call: reads(func(ctx context.Context, d *wmstore.Device) (int, error) { return d.PreKeys.UploadedPreKeyCount(ctx) })},
 
@@ -302,13 +316,13 @@ func TestEveryStoreMethodIsCovered(t *testing.T) {
 		reflect.TypeFor[wmstore.DeviceContainer]():          d.Container,
 	} {
 		typ := reflect.TypeOf(impl)
-		for i := range typ.Elem().NumField() {
-			if f := typ.Elem().Field(i); f.Anonymous {
+		for f := range typ.Elem().Fields() {
+			if f.Anonymous {
 				t.Errorf("%v embeds %s: its methods would be there without anybody having fenced them", typ, f.Name)
 			}
 		}
-		for i := range iface.NumMethod() {
-			name := iface.Method(i).Name
+		for method := range iface.Methods() {
+			name := method.Name
 			m, ok := listed[name]
 			if !ok {
 				t.Errorf("%v.%s is in no test: add it to methods, and fence it if it writes", iface, name)
@@ -325,8 +339,10 @@ func TestEveryStoreMethodIsCovered(t *testing.T) {
 	}
 	// Every store of a device is the fenced one.
 	v := reflect.ValueOf(d).Elem()
-	for _, field := range []string{"Identities", "Sessions", "PreKeys", "SenderKeys", "AppStateKeys", "AppState", "Contacts",
-		"ChatSettings", "MsgSecrets", "PrivacyTokens", "NCTSalt", "EventBuffer"} {
+	for _, field := range []string{
+		"Identities", "Sessions", "PreKeys", "SenderKeys", "AppStateKeys", "AppState", "Contacts",
+		"ChatSettings", "MsgSecrets", "PrivacyTokens", "NCTSalt", "EventBuffer",
+	} {
 		if got := v.FieldByName(field).Elem().Type(); got != reflect.TypeOf(d.Sessions) {
 			t.Errorf("Device.%s is a %v, want the fenced store", field, got)
 		}

@@ -9,7 +9,7 @@ import (
 	"go.mau.fi/whatsmeow/types"
 )
 
-// ErrRecipientSkipped: whatsmeow is about to send a message that the recipient's phone can't read,
+// ErrRecipientSkipped says that whatsmeow is about to send a message that the recipient's phone can't read,
 // because a pre-key fetch was refused or timed out. It does not call that an error.
 var ErrRecipientSkipped = errors.New("the recipient's phone is not among the devices encrypted for")
 

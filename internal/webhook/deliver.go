@@ -99,8 +99,8 @@ func (w *Worker) post(ctx context.Context, c store.ClaimedDelivery, body []byte)
 	if err != nil {
 		return answer{err: err}
 	}
-	defer resp.Body.Close()
-	_, _ = io.CopyN(io.Discard, resp.Body, MaxAnswer) // the status has decided
+	defer func() { _ = resp.Body.Close() }() // the status has decided
+	_, _ = io.CopyN(io.Discard, resp.Body, MaxAnswer)
 	return answer{status: resp.StatusCode, retryAfter: retryAfter(resp.StatusCode, resp.Header, time.Now())}
 }
 
@@ -171,7 +171,7 @@ func (w *Worker) again(ctx context.Context, log *slog.Logger, c store.ClaimedDel
 	if !c.FirstFail.IsZero() {
 		f.blocking = time.Since(c.FirstFail)
 	}
-	pause := f.pause(rand.Float64())
+	pause := f.pause(rand.Float64()) //nolint:gosec // spreads load, guards nothing
 	log.InfoContext(ctx, "delivery failed, trying again", slog.Int("http_status", r.Status), slog.String("err", r.Error), slog.Duration("pause", pause))
 	return w.finish(resultRetry, func() (bool, error) { return w.o.Store.RetryDelivery(ctx, c, r, pause, StepAside) })
 }

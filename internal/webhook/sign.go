@@ -26,7 +26,7 @@ const Tolerance = 5 * time.Minute
 
 const signatureVersion = "v1"
 
-// ErrSignature: a signature does not match, or the headers it needs are missing or not readable.
+// ErrSignature says that a signature does not match, or the headers it needs are missing or not readable.
 var ErrSignature = errors.New("webhook signature is not valid")
 
 // key decodes a secret as Standard Webhooks writes it: "whsec_" and base64.

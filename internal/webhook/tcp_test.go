@@ -22,10 +22,10 @@ import (
 
 // These tests use real sockets: TLS, and both databases.
 
-func settled(t *testing.T, s *store.Store, q store.DeliveryQuery, done func(d fleet.Delivery) bool) {
+func settled(t *testing.T, s *store.Store, done func(d fleet.Delivery) bool) {
 	t.Helper()
 	testkit.Eventually(t, 30*time.Second, func() error {
-		list := deliveries(t, s, q)
+		list := deliveries(t, s, store.DeliveryQuery{})
 		if len(list) == 0 {
 			return errors.New("there is no delivery")
 		}
@@ -61,7 +61,7 @@ func TestAWrongCertificateIsAFailureAndNothingIsSent(t *testing.T) {
 	endpoint(t, s, fleet.Endpoint{OrgID: "org-a", URL: server.URL + "/"})
 	say(t, s, session, contact(1), "x")
 	stop := run(t, tcpOptions(t, s, "w1", ClientOptions{}))
-	settled(t, s, store.DeliveryQuery{}, func(d fleet.Delivery) bool {
+	settled(t, s, func(d fleet.Delivery) bool {
 		return d.Status == fleet.DeliveryPending && strings.Contains(d.LastError, "certificate")
 	})
 	stop()
@@ -69,7 +69,7 @@ func TestAWrongCertificateIsAFailureAndNothingIsSent(t *testing.T) {
 		t.Errorf("%d requests went to a server with a certificate that nobody signed", hits.Load())
 	}
 	run(t, tcpOptions(t, s, "w2", ClientOptions{RootCAs: roots}))
-	settled(t, s, store.DeliveryQuery{}, func(d fleet.Delivery) bool { return d.Status == fleet.DeliveryDone })
+	settled(t, s, func(d fleet.Delivery) bool { return d.Status == fleet.DeliveryDone })
 }
 
 func TestAHugeAnswerIsNotReadToItsEnd(t *testing.T) {
@@ -92,7 +92,7 @@ func TestAHugeAnswerIsNotReadToItsEnd(t *testing.T) {
 	endpoint(t, s, fleet.Endpoint{OrgID: "org-a", URL: server.URL + "/"})
 	say(t, s, session, contact(1), "x")
 	run(t, tcpOptions(t, s, "w1", ClientOptions{}))
-	settled(t, s, store.DeliveryQuery{}, func(d fleet.Delivery) bool { return d.Status == fleet.DeliveryDone && d.LastStatus == 200 })
+	settled(t, s, func(d fleet.Delivery) bool { return d.Status == fleet.DeliveryDone && d.LastStatus == 200 })
 	<-ended
 	if n := written.Load(); n > 64<<20 { // what the sockets' buffers took, far from the gigabyte
 		t.Errorf("the receiver wrote %d MiB before the connection was closed", n>>20)
@@ -108,7 +108,7 @@ func TestAnEndpointThatRefusesConnectionsIsTriedAgain(t *testing.T) {
 	e := endpoint(t, s, fleet.Endpoint{OrgID: "org-a", URL: url})
 	say(t, s, session, contact(1), "x")
 	run(t, tcpOptions(t, s, "w1", ClientOptions{}))
-	settled(t, s, store.DeliveryQuery{}, func(d fleet.Delivery) bool {
+	settled(t, s, func(d fleet.Delivery) bool {
 		return d.Status == fleet.DeliveryPending && d.Attempts == 1 && strings.Contains(d.LastError, "refused") && d.LastStatus == 0
 	})
 	if got, err := s.GetEndpoint(t.Context(), "", e.ID); err != nil || got.Failures != 1 || got.FailingSince.IsZero() {
@@ -127,7 +127,7 @@ func TestAPrivateAddressIsRefusedAtUseEvenIfItGotIn(t *testing.T) {
 	o := tcpOptions(t, s, "w1", ClientOptions{})
 	o.Client = nil // the one that New makes
 	run(t, o)
-	settled(t, s, store.DeliveryQuery{}, func(d fleet.Delivery) bool { return d.LastError == "the address is not public" })
+	settled(t, s, func(d fleet.Delivery) bool { return d.LastError == "the address is not public" })
 	if hits.Load() != 0 {
 		t.Errorf("%d requests came through", hits.Load())
 	}
@@ -166,7 +166,7 @@ func TestAWorkerThatDiesLosesNothing(t *testing.T) {
 			o.Concurrency = 8
 			run(t, o)
 		}
-		settled(t, s, store.DeliveryQuery{}, func(d fleet.Delivery) bool { return d.Status == fleet.DeliveryDone })
+		settled(t, s, func(d fleet.Delivery) bool { return d.Status == fleet.DeliveryDone })
 		for _, q := range rx.requests(host) {
 			owed[q.ID]++
 		}

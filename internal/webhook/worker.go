@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -144,11 +145,7 @@ func (w *Worker) claim(ctx, tries context.Context, running *sync.WaitGroup) bool
 func (w *Worker) slots() (free int, busy map[fleet.OrgID]int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	busy = make(map[fleet.OrgID]int, len(w.busy))
-	for org, n := range w.busy {
-		busy[org] = n
-	}
-	return w.o.Concurrency - w.held, busy
+	return w.o.Concurrency - w.held, maps.Clone(w.busy)
 }
 
 func (w *Worker) hold(org fleet.OrgID, n int) {

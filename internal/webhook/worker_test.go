@@ -351,7 +351,7 @@ func TestOrderIsKeptPerConversationThroughFailures(t *testing.T) {
 			i := <-n + 1
 			n <- i
 			if i%7 == 0 {
-				rw.WriteHeader(500)
+				rw.WriteHeader(http.StatusInternalServerError)
 			}
 		})
 		run(t, w.options("w1"))
@@ -389,7 +389,7 @@ func TestAHeadThatOnlyItselfFailsStepsAside(t *testing.T) {
 			case <-healed:
 			default:
 				if q.Payload.Text == "poison" {
-					rw.WriteHeader(422)
+					rw.WriteHeader(http.StatusUnprocessableEntity)
 				}
 			}
 		})

@@ -87,7 +87,7 @@ func (h *history) backoff() time.Duration {
 	n := h.attempts
 	h.attempts++
 	if n == 0 {
-		return time.Duration(rand.Int64N(int64(backoffBase)))
+		return time.Duration(rand.Int64N(int64(backoffBase))) //nolint:gosec // spreads load, guards nothing
 	}
 	return jitter(min(backoffBase<<min(n, 10), backoffCap))
 }
@@ -98,5 +98,5 @@ func jitter(d time.Duration) time.Duration {
 	if fifth <= 0 {
 		return d
 	}
-	return d + time.Duration(rand.Int64N(2*fifth)-fifth)
+	return d + time.Duration(rand.Int64N(2*fifth)-fifth) //nolint:gosec // spreads load, guards nothing
 }

@@ -159,7 +159,7 @@ func (v *supervisor) begin(ctx context.Context, sess *fleet.Session) {
 		if sess.Observed == fleet.ObservedPairing { // the pairing went down with its worker
 			v.observe(ctx, store.Observation{State: v.unpairedState(), Generation: sess.Generation, Reason: "pairing_interrupted", Announce: true})
 		}
-	case sess.Observed.NeedsPerson():
+	case sess.NeedsPerson():
 		v.parked = true
 	case sess.Observed == fleet.ObservedTempBanned && time.Until(sess.Until) > 0:
 		v.retry.Reset(time.Until(sess.Until) + banMargin)

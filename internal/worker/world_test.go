@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -269,16 +270,16 @@ func (w *world) awaitFor(limit time.Duration, what string, ok func() bool) {
 func (w *world) sleep(d time.Duration) { time.Sleep(d) }
 
 func (w *world) describe() string {
-	var out string
+	var out strings.Builder
 	sessions, err := w.st.OrgSessions(w.t.Context(), w.org)
 	if err != nil {
 		return err.Error()
 	}
 	for _, s := range sessions {
-		out += fmt.Sprintf("[%s %s reason=%s error=%q owner=%s epoch=%d generation=%d attempts=%d]",
+		fmt.Fprintf(&out, "[%s %s reason=%s error=%q owner=%s epoch=%d generation=%d attempts=%d]",
 			s.Slug, s.Observed, s.Reason, s.LastError, s.LeaseOwner, s.LeaseEpoch, s.Generation, s.Attempts)
 	}
-	return out
+	return out.String()
 }
 
 // texts returns what a phone shows: every text from others once, in order.

@@ -62,7 +62,7 @@ func Postgres(t testing.TB) *store.Store {
 func PostgresURL(t testing.TB) string {
 	t.Helper()
 	return testkit.PostgresFrom(t, "wafleet_"+schemaHash(t), func(dsn string) error {
-		return migrate(context.Background(), t, dsn) //nolint:usetesting // the template outlives this test
+		return migrate(context.Background(), t, dsn) // the template outlives this test
 	})
 }
 
@@ -94,12 +94,7 @@ func sqliteTemplate(t testing.TB) []byte {
 	if template.raw != nil {
 		return template.raw
 	}
-	dir, err := os.MkdirTemp("", "wafleet-template-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "template.db")
+	path := filepath.Join(t.TempDir(), "template.db")
 	if err := migrate(t.Context(), t, "sqlite:"+path); err != nil {
 		t.Fatal(err)
 	}
