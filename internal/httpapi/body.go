@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -29,7 +30,7 @@ var (
 func (*deps) readBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body == nil || r.Body == http.NoBody {
-			next.ServeHTTP(w, r)
+			next.ServeHTTP(readingDone{w}, r)
 			return
 		}
 		raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
@@ -50,9 +51,21 @@ func (*deps) readBody(next http.Handler) http.Handler {
 			}
 		}
 		r.Body = io.NopCloser(bytes.NewReader(raw))
-		next.ServeHTTP(w, r)
+		// A read deadline that passes later would end the request's context in the middle of a wait.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // where there is none, none passes
+		next.ServeHTTP(readingDone{w}, r)
 	})
 }
+
+// readingDone keeps huma from setting its deadline for a body that has been read: 5 s, at whose end
+// the server takes the client for gone.
+type readingDone struct{ http.ResponseWriter }
+
+// SetReadDeadline does nothing, on purpose.
+func (readingDone) SetReadDeadline(time.Time) error { return nil }
+
+// Unwrap is how http.ResponseController reaches everything else.
+func (w readingDone) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func checkBody(h http.Header, raw []byte) *Problem {
 	if !jsonType(h) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -330,6 +331,31 @@ func TestPreferWaitAnswersWhenTheMessageIsSettled(t *testing.T) {
 			t.Errorf("answer = %d %v %s, want 202 when the time is over", a.status, a.header, a.body)
 		}
 	})
+}
+
+// deadlineRecorder is a connection's read deadline.
+type deadlineRecorder struct {
+	*httptest.ResponseRecorder
+	deadline time.Time
+}
+
+func (d *deadlineRecorder) SetReadDeadline(t time.Time) error {
+	d.deadline = t
+	return nil
+}
+
+// The server takes a client for gone when the read deadline passes, and ends the request's context.
+func TestNoReadDeadlineIsLeftBehindTheBodyToEndAWait(t *testing.T) {
+	f := sqliteFixture(t)
+	for name, body := range map[string]string{"a body": `{"orgId":"org-c"}`, "an empty one": ""} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/admin/organizations", strings.NewReader(body))
+		r.Header.Set("Authorization", "Bearer "+f.keys["admin"])
+		w := &deadlineRecorder{httptest.NewRecorder(), time.Now().Add(time.Minute)} // as http.Server sets it
+		f.api.ServeHTTP(w, r)
+		if left := time.Until(w.deadline); !w.deadline.IsZero() && (body != "" || left < 30*time.Second) {
+			t.Errorf("%s: the connection's read deadline is in %s, want none", name, left)
+		}
+	}
 }
 
 func TestWaitWithAKeyTellsWhatBecameOfTheMessage(t *testing.T) {
