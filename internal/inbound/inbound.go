@@ -17,8 +17,11 @@ import (
 // KindUnprocessable marks a stored message that this version can't read; Raw has its bytes.
 const KindUnprocessable = "unprocessable"
 
-// ReasonHandlerFailed is why a message became unprocessable: our own code failed on it repeatedly.
-const ReasonHandlerFailed = "handler_failed"
+// Reasons why a message is unprocessable.
+const (
+	ReasonHandlerFailed = "handler_failed" // our own code failed on it repeatedly
+	ReasonUnreadable    = "unreadable"     // its content makes no sense to this version
+)
 
 // busRest is how long no nudge is tried after one failed: a bus that is down must not cost every
 // stanza its time-out, and everybody who waits for nudges also polls.
@@ -49,8 +52,12 @@ func New(o Options) *Handler {
 // Handle stores one message that somebody sent to the term's session, and its event for the
 // organization's endpoints. A message that is there already changes nothing and is no error. When it
 // returns nil everything is committed and the stanza may be acknowledged; fleet.ErrLeaseLost means
-// that the session has another owner, who will get the message.
+// that the session has another owner, who will get the message. One that comes as KindUnprocessable is
+// told with message.unprocessable.
 func (h *Handler) Handle(ctx context.Context, term fleet.Term, org fleet.OrgID, m fleet.Inbound) error {
+	if m.Kind == KindUnprocessable {
+		return h.keep(ctx, term, org, m, fleet.EventMessageUnprocessable, fleet.EventData{Reason: ReasonUnreadable})
+	}
 	return h.keep(ctx, term, org, m, fleet.EventMessage, fleet.EventData{})
 }
 

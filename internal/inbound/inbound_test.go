@@ -237,6 +237,20 @@ func TestWhatCannotBeHandledIsKeptRaw(t *testing.T) {
 	})
 }
 
+func TestAMessageThatComesUnreadableIsToldAsUnprocessable(t *testing.T) {
+	s := storetest.SQLite(t)
+	term := owned(t, s, "org-a")
+	m := hello()
+	m.Kind, m.Text, m.Raw = inbound.KindUnprocessable, "", []byte{1}
+	if err := handler(t, s, bus.NewLocal()).Handle(t.Context(), term, "org-a", m); err != nil {
+		t.Fatal(err)
+	}
+	events := told(t, s, "org-a")
+	if len(events) != 1 || events[0].Kind != fleet.EventMessageUnprocessable || events[0].Data.Reason != inbound.ReasonUnreadable {
+		t.Errorf("events = %+v, want one message.unprocessable that says unreadable", events)
+	}
+}
+
 func TestAConversationFollowsThePersonAndNotTheSession(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		first, second, foreign := owned(t, s, "org-a"), owned(t, s, "org-a"), owned(t, s, "org-b")
