@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"go.mau.fi/util/dbutil"
 
@@ -47,16 +46,6 @@ func (s *Store) RemoveWorker(ctx context.Context, owner string) error {
 		return fmt.Errorf("remove worker %s: %w", owner, err)
 	}
 	return nil
-}
-
-// ForgetWorkers takes away the rows of workers that have not beaten for longer than age: they were
-// killed. It returns how many.
-func (s *Store) ForgetWorkers(ctx context.Context, age time.Duration) (int64, error) {
-	n, err := s.exec(ctx, `DELETE FROM workers WHERE beat_at < @now@ - $1`, age.Milliseconds())
-	if err != nil {
-		return 0, fmt.Errorf("forget dead workers: %w", err)
-	}
-	return n, nil
 }
 
 // Workers returns every registered worker by id. A killed one stays until it is cleaned up: compare

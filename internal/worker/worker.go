@@ -85,7 +85,7 @@ func New(o Options) *Worker {
 	w := &Worker{
 		o:         o,
 		log:       o.Log.With(slog.String("worker", o.Owner)),
-		container: wastore.New(wastore.Options{Store: o.Store, Log: o.Log}),
+		container: wastore.New(wastore.Options{Store: o.Store, Log: o.Log, Registerer: o.Registerer}),
 		waMetrics: wa.NewMetrics(o.Registerer),
 		dials:     make(chan struct{}, o.Batch),
 		handle:    o.Inbound.Handle,
