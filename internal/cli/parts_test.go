@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +19,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wafleet/wafleet/internal/config"
 )
 
 // recorder notes when parts end.
@@ -56,6 +60,17 @@ func TestAStopEndsStageAfterStage(t *testing.T) {
 			t.Errorf("runParts = %v (-want +got):\n%s", err, d)
 		}
 	})
+}
+
+func TestErrorsInTheLogShowNoPhoneNumber(t *testing.T) {
+	for _, format := range []string{"text", "json"} {
+		var out bytes.Buffer
+		log := newLogger(&out, &config.Logging{LogFormat: format})
+		log.Info("it failed", slog.Any("err", fmt.Errorf("send: %w", errors.New("no session with 5511900000001:3@s.whatsapp.net"))), slog.Int64("n", 5511900000001))
+		if got := out.String(); strings.Contains(got, "5511900000001:3") || !strings.Contains(got, "send: no session with …0001:3@s.whatsapp.net") || !strings.Contains(got, "=5511900000001") && !strings.Contains(got, ":5511900000001") {
+			t.Errorf("%s: %s", format, got)
+		}
+	}
 }
 
 func TestAPartThatEndsStopsTheProcessWithItsError(t *testing.T) {
