@@ -184,11 +184,13 @@ type SendError struct {
 	Err     error
 }
 
+// Error is for logs: of whatsmeow's text, which may name the recipient, long numbers are cut.
 func (e *SendError) Error() string {
+	cause := mask(fmt.Sprint(e.Err))
 	if e.Code != 0 {
-		return fmt.Sprintf("send: %s: %s (%d): %v", e.Outcome, e.Reason, e.Code, e.Err)
+		return fmt.Sprintf("send: %s: %s (%d): %s", e.Outcome, e.Reason, e.Code, cause)
 	}
-	return fmt.Sprintf("send: %s: %s: %v", e.Outcome, e.Reason, e.Err)
+	return fmt.Sprintf("send: %s: %s: %s", e.Outcome, e.Reason, cause)
 }
 
 // Unwrap gives the cause: errors.Is(err, fleet.ErrLeaseLost) tells a lost lease.

@@ -135,3 +135,12 @@ func TestAWebVersionMustBeThreeNumbers(t *testing.T) {
 		}
 	}
 }
+
+// Errors of sends end in logs, where no number is written out.
+func TestASendErrorNamesNobody(t *testing.T) {
+	err := classifySend(errors.New("failed to get user info for 5511900000001@s.whatsapp.net to fill LID cache"), false, context.DeadlineExceeded)
+	want := "send: nothing: TIMED_OUT: context deadline exceeded: failed to get user info for …0001@s.whatsapp.net to fill LID cache"
+	if got := err.Error(); got != want {
+		t.Errorf("Error() = %q, want %q", got, want)
+	}
+}
