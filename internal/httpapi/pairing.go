@@ -81,35 +81,30 @@ func registerPairing(api huma.API, d *deps) {
 		return d.command(ctx, s, fleet.CommandPair, string(payload))
 	})
 
-	huma.Register(api, huma.Operation{
-		OperationID: "connect-session", Method: http.MethodPost, Path: "/api/admin/sessions/{sessionId}/connect", Tags: tags,
-		Summary: "Connect now", DefaultStatus: http.StatusAccepted, Security: adminSecurity,
-		Description: "Dials without waiting for the next try, also out of conflict, failed and temp_banned, and starts a stopped session.",
-	}, func(ctx context.Context, in *SessionPath) (*reply[Command], error) {
-		s, err := d.store.SessionBySlug(ctx, in.SessionID)
-		if err != nil {
-			return nil, err
-		}
-		if !s.CanLogin() {
-			return nil, errNotPaired
-		}
-		return d.command(ctx, s, fleet.CommandConnect, "")
-	})
-
-	huma.Register(api, huma.Operation{
-		OperationID: "logout-session", Method: http.MethodPost, Path: "/api/admin/sessions/{sessionId}/logout", Tags: tags,
-		Summary: "Log out", DefaultStatus: http.StatusAccepted, Security: adminSecurity,
-		Description: "Removes the device from the account at WhatsApp. The session stays, and only the same number can be paired with it again.",
-	}, func(ctx context.Context, in *SessionPath) (*reply[Command], error) {
-		s, err := d.store.SessionBySlug(ctx, in.SessionID)
-		if err != nil {
-			return nil, err
-		}
-		if !s.CanLogin() {
-			return nil, errNotPaired
-		}
-		return d.command(ctx, s, fleet.CommandLogout, "")
-	})
+	for _, v := range []struct{ verb, kind, summary, description string }{
+		{
+			"connect", fleet.CommandConnect, "Connect now",
+			"Dials without waiting for the next try, also out of conflict, failed and temp_banned, and starts a stopped session.",
+		},
+		{
+			"logout", fleet.CommandLogout, "Log out",
+			"Removes the device from the account at WhatsApp. The session stays, and only the same number can be paired with it again.",
+		},
+	} {
+		huma.Register(api, huma.Operation{
+			OperationID: v.verb + "-session", Method: http.MethodPost, Path: "/api/admin/sessions/{sessionId}/" + v.verb, Tags: tags,
+			Summary: v.summary, DefaultStatus: http.StatusAccepted, Security: adminSecurity, Description: v.description,
+		}, func(ctx context.Context, in *SessionPath) (*reply[Command], error) {
+			s, err := d.store.SessionBySlug(ctx, in.SessionID)
+			if err != nil {
+				return nil, err
+			}
+			if !s.CanLogin() {
+				return nil, errNotPaired
+			}
+			return d.command(ctx, s, v.kind, "")
+		})
+	}
 
 	huma.Register(api, huma.Operation{
 		OperationID: "get-command", Method: http.MethodGet, Path: "/api/admin/commands/{commandId}", Tags: tags,

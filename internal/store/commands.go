@@ -90,13 +90,7 @@ func (s *Store) DueCommands(ctx context.Context, terms []fleet.Term) ([]fleet.Se
 	if len(terms) == 0 {
 		return nil, nil
 	}
-	var due []fleet.SessionID
-	err := s.query(ctx, func(row dbutil.Scannable) error {
-		var id fleet.SessionID
-		err := row.Scan(&id)
-		due = append(due, id)
-		return err
-	}, `SELECT DISTINCT c.session_id FROM @terms:$1@ t JOIN commands c ON c.session_id = t.id
+	due, err := column[fleet.SessionID](ctx, s, `SELECT DISTINCT c.session_id FROM @terms:$1@ t JOIN commands c ON c.session_id = t.id
 		WHERE c.status IN ('pending', 'running') AND (c.status = 'pending' OR c.claim_epoch < t.epoch)
 		AND c.expires_at > @now@ AND c.kind IN `+knownCommands, termList(terms))
 	if err != nil {

@@ -78,13 +78,7 @@ func (s *Store) ClaimDeliveries(ctx context.Context, q ClaimDeliveryQuery) ([]Cl
 	err = s.InTx(ctx, func(ctx context.Context) error {
 		// The endpoint rows make claims of one endpoint exclusive; others go on with other endpoints.
 		// The claim is a statement of its own, so that it counts what was committed before this lock.
-		var held []fleet.EndpointID
-		err := s.query(ctx, func(row dbutil.Scannable) error {
-			var id fleet.EndpointID
-			err := row.Scan(&id)
-			held = append(held, id)
-			return err
-		}, `SELECT id FROM endpoints WHERE id IN (SELECT id FROM @ids:$1@ AS wanted) ORDER BY id`+s.holdEndpoint(" SKIP LOCKED"), idList(endpoints))
+		held, err := column[fleet.EndpointID](ctx, s, `SELECT id FROM endpoints WHERE id IN (SELECT id FROM @ids:$1@ AS wanted) ORDER BY id`+s.holdEndpoint(" SKIP LOCKED"), idList(endpoints))
 		if err != nil || len(held) == 0 {
 			return err
 		}
@@ -327,10 +321,7 @@ func (s *Store) promote(ctx context.Context, endpoint fleet.EndpointID, stream s
 // promoteAll does so for every stream of an endpoint: retention may have taken the first ones while
 // the endpoint was disabled.
 func (s *Store) promoteAll(ctx context.Context, endpoint fleet.EndpointID) error {
-	err := s.query(ctx, func(row dbutil.Scannable) error {
-		var id string
-		return row.Scan(&id)
-	}, `SELECT id FROM streams WHERE id IN (SELECT stream FROM deliveries WHERE endpoint_id = $1 AND status = 'pending' AND ordered) ORDER BY id @update@`, endpoint)
+	_, err := column[string](ctx, s, `SELECT id FROM streams WHERE id IN (SELECT stream FROM deliveries WHERE endpoint_id = $1 AND status = 'pending' AND ordered) ORDER BY id @update@`, endpoint)
 	if err != nil {
 		return err
 	}
@@ -404,13 +395,7 @@ func (s *Store) ReplayDelivery(ctx context.Context, org fleet.OrgID, id fleet.De
 func (s *Store) PurgeDeliveries(ctx context.Context, before time.Time, limit int) (int, error) {
 	var n int64
 	err := s.InTx(ctx, func(ctx context.Context) error {
-		var idle []fleet.EndpointID
-		err := s.query(ctx, func(row dbutil.Scannable) error {
-			var id fleet.EndpointID
-			err := row.Scan(&id)
-			idle = append(idle, id)
-			return err
-		}, `SELECT e.id FROM endpoints e WHERE (e.disabled OR e.deleted_at > 0)
+		idle, err := column[fleet.EndpointID](ctx, s, `SELECT e.id FROM endpoints e WHERE (e.disabled OR e.deleted_at > 0)
 			AND EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.status = 'pending') ORDER BY e.id`+s.holdEndpoint(""))
 		if err != nil {
 			return err

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.mau.fi/util/dbutil"
-
 	"github.com/wafleet/wafleet/internal/fleet"
 )
 
@@ -49,13 +47,7 @@ func (s *Store) DueLanes(ctx context.Context, terms []fleet.Term) ([]fleet.Sessi
 	if len(terms) == 0 {
 		return nil, nil
 	}
-	var due []fleet.SessionID
-	err := s.query(ctx, func(row dbutil.Scannable) error {
-		var id fleet.SessionID
-		err := row.Scan(&id)
-		due = append(due, id)
-		return err
-	}, dueLanes, termList(terms))
+	due, err := column[fleet.SessionID](ctx, s, dueLanes, termList(terms))
 	if err != nil {
 		return nil, fmt.Errorf("look for due messages: %w", err)
 	}

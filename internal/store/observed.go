@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.mau.fi/util/dbutil"
-
 	"github.com/wafleet/wafleet/internal/fleet"
 )
 
@@ -150,15 +148,7 @@ func (s *Store) RecordPushName(ctx context.Context, term fleet.Term, name string
 
 // Unwanted returns those of the given sessions that should not run any more. It takes no lock.
 func (s *Store) Unwanted(ctx context.Context, sessions []fleet.SessionID) ([]fleet.SessionID, error) {
-	var out []fleet.SessionID
-	err := s.query(ctx, func(row dbutil.Scannable) error {
-		var id fleet.SessionID
-		if err := row.Scan(&id); err != nil {
-			return err
-		}
-		out = append(out, id)
-		return nil
-	}, `SELECT s.id FROM sessions s JOIN @ids:$1@ o ON o.id = s.id WHERE s.desired <> 'running'`, idList(sessions))
+	out, err := column[fleet.SessionID](ctx, s, `SELECT s.id FROM sessions s JOIN @ids:$1@ o ON o.id = s.id WHERE s.desired <> 'running'`, idList(sessions))
 	if err != nil {
 		return nil, fmt.Errorf("look for sessions to stop: %w", err)
 	}

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"go.mau.fi/util/dbutil"
-
 	"github.com/wafleet/wafleet/internal/fleet"
 )
 
@@ -32,13 +30,7 @@ func (s *Store) ApplyReceipt(ctx context.Context, term fleet.Term, r fleet.Recei
 	err := s.Fenced(ctx, term, func(ctx context.Context) error {
 		// Lock in order, and in a statement of its own: the update must see what an ack that we waited
 		// for has written (on PostgreSQL a statement keeps the snapshot it began with).
-		var known []fleet.MessageID
-		err := s.query(ctx, func(row dbutil.Scannable) error {
-			var id fleet.MessageID
-			err := row.Scan(&id)
-			known = append(known, id)
-			return err
-		}, `SELECT id FROM messages WHERE session_id=$1 AND wa_id IN (SELECT id FROM @ids:$2@ AS told) ORDER BY seq @update@`,
+		known, err := column[fleet.MessageID](ctx, s, `SELECT id FROM messages WHERE session_id=$1 AND wa_id IN (SELECT id FROM @ids:$2@ AS told) ORDER BY seq @update@`,
 			term.SessionID, idList(r.WAIDs))
 		if err != nil || len(known) == 0 {
 			return err

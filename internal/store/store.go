@@ -187,6 +187,18 @@ func (s *Store) query(ctx context.Context, scan func(dbutil.Scannable) error, q 
 	return each(ctx, s.db, scan, s.sql(q), args...)
 }
 
+// column runs a statement that selects one column and returns what it found.
+func column[T any](ctx context.Context, s *Store, q string, args ...any) ([]T, error) {
+	var out []T
+	err := s.query(ctx, func(row dbutil.Scannable) error {
+		var v T
+		err := row.Scan(&v)
+		out = append(out, v)
+		return err
+	}, q, args...)
+	return out, err
+}
+
 func each(ctx context.Context, db *dbutil.Database, scan func(dbutil.Scannable) error, q string, args ...any) (err error) {
 	rows, err := db.Query(ctx, q, args...)
 	if err != nil {
