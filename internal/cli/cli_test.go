@@ -377,6 +377,25 @@ func TestLostKeysAreNoticedAndNotReplaced(t *testing.T) {
 	}
 }
 
+func TestALookupKeyUnderWhichNoKeyWasMadeIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	up := start(t, nil, upArgs(dir)...)
+	up.waitReady()
+	up.stop()
+	other := []string{"LOOKUP_KEY=" + strings.Repeat("ef", 32)}
+	for name, args := range map[string][]string{"up": upArgs(dir), "keys create": {"keys", "create", "--admin", "--data-dir", dir}} {
+		if code, out, stderr := run(t, other, args...); code != exitFailed || out != "" || !strings.Contains(stderr, "LOOKUP_KEY finds no API key of this database") {
+			t.Errorf("%s = %d with %q and %q, want it refused", name, code, out, stderr)
+		}
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, "lookup.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rotated := append(other, "LOOKUP_KEY_PREVIOUS="+strings.TrimSpace(string(raw)))
+	start(t, rotated, upArgs(dir)...).waitReady()
+}
+
 func TestMigrateBeforeTheFirstUp(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	if code, out, stderr := run(t, nil, "migrate", "--data-dir", dir); code != exitOK || !strings.Contains(out, "at this version") {

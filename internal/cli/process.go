@@ -193,9 +193,9 @@ func (pr *process) settle(ctx context.Context, mode store.Mode, made []string) e
 			return err
 		}
 		if n == 0 {
-			err = pr.store.Settle(ctx, mode)
+			err = pr.tie(ctx, mode)
 		}
-		if n > 0 || errors.Is(err, store.ErrDataKey) {
+		if n > 0 || errors.Is(err, store.ErrDataKey) || errors.Is(err, store.ErrLookupKey) {
 			for _, path := range made {
 				_ = os.Remove(path)
 			}
@@ -204,7 +204,14 @@ func (pr *process) settle(ctx context.Context, mode store.Mode, made []string) e
 		}
 		return err
 	}
-	return pr.store.Settle(ctx, mode)
+	return pr.tie(ctx, mode)
+}
+
+func (pr *process) tie(ctx context.Context, mode store.Mode) error {
+	if err := pr.store.Settle(ctx, mode); err != nil {
+		return err
+	}
+	return pr.store.SettleLookup(ctx, pr.lookup)
 }
 
 func (pr *process) openBus(ctx context.Context) error {

@@ -117,7 +117,14 @@ type keysCreateCmd struct {
 
 // Run makes a key.
 func (c *keysCreateCmd) Run(ctx context.Context, p *program) error {
-	return c.with(ctx, p, func(ctx context.Context, _ *store.Store, a *auth.Auth) error {
+	return c.with(ctx, p, func(ctx context.Context, s *store.Store, a *auth.Auth) error {
+		_, lookup, err := keys(&c.Keys)
+		if err != nil {
+			return err
+		}
+		if err := s.SettleLookup(ctx, lookup); err != nil {
+			return err
+		}
 		secret, key, err := a.Create(ctx, auth.NewKey{Admin: c.Admin, Org: fleet.OrgID(c.Org), Label: c.Label})
 		if errors.Is(err, fleet.ErrNotFound) {
 			return fmt.Errorf("there is no organization %q: make it with POST /api/admin/organizations", c.Org)

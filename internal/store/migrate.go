@@ -15,6 +15,8 @@ import (
 
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
+
+	"github.com/wafleet/wafleet/internal/seal"
 )
 
 //go:embed migrations/*.sql
@@ -134,6 +136,36 @@ func (s *Store) Settle(ctx context.Context, mode Mode) error {
 		}
 		if _, err := s.ring.Open("canary", sealed); err != nil {
 			return fmt.Errorf("%w: give the key it was made with, as DATA_KEY or DATA_KEY_PREVIOUS", ErrDataKey)
+		}
+		return nil
+	})
+}
+
+// ErrLookupKey says that no live API key was made under this LOOKUP_KEY.
+var ErrLookupKey = errors.New("LOOKUP_KEY finds no API key of this database")
+
+// SettleLookup notes the lookup key in the database, and refuses one that is not known there, nor any
+// before it, while API keys live: a process with it would call every one of them wrong.
+func (s *Store) SettleLookup(ctx context.Context, lookup *seal.Lookup) error {
+	var marks []string
+	var names []any
+	for i, h := range lookup.Hashes("canary") {
+		marks = append(marks, fmt.Sprintf("$%d", i+1))
+		names = append(names, "lookup:"+hex.EncodeToString(h))
+	}
+	return s.InTx(ctx, func(ctx context.Context) error {
+		var strange bool
+		err := s.row(ctx, `SELECT EXISTS (SELECT 1 FROM meta WHERE key LIKE 'lookup:%')
+			AND NOT EXISTS (SELECT 1 FROM meta WHERE key IN (`+strings.Join(marks, ", ")+`))
+			AND EXISTS (SELECT 1 FROM api_keys WHERE revoked_at = 0)`, names...).Scan(&strange)
+		if err != nil {
+			return fmt.Errorf("settle lookup key: %w", unavailable(err))
+		}
+		if strange {
+			return fmt.Errorf("%w: give the key they were made under, as LOOKUP_KEY or LOOKUP_KEY_PREVIOUS, or revoke them all (wafleet keys)", ErrLookupKey)
+		}
+		if _, err := s.exec(ctx, `INSERT INTO meta (key, value) VALUES ($1, '') ON CONFLICT (key) DO NOTHING`, names[0]); err != nil {
+			return fmt.Errorf("settle lookup key: %w", err)
 		}
 		return nil
 	})

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/seal"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/store/storetest"
@@ -52,6 +53,34 @@ func TestAnotherDataKeyIsRefused(t *testing.T) {
 	if err := s.Settle(t.Context(), store.ModeReal); !errors.Is(err, store.ErrDataKey) {
 		t.Errorf("Settle under another DATA_KEY = %v, want ErrDataKey", err)
 	}
+}
+
+func TestALookupKeyThatFindsNoLiveKeyIsRefused(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		first, second := seal.NewKey(), seal.NewKey()
+		settle := func(name string, want error, current seal.Key, before ...seal.Key) {
+			t.Helper()
+			if err := s.SettleLookup(t.Context(), seal.NewLookup(current, before...)); !errors.Is(err, want) {
+				t.Errorf("SettleLookup with %s = %v, want %v", name, err, want)
+			}
+		}
+		settle("the first key", nil, first)
+		k, err := s.InsertKey(t.Context(), fleet.APIKey{ID: fleet.NewKeyID(), Admin: true, Prefix: "wfa_abc", LookupHash: []byte("l"), VerifyHash: "v"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		settle("the first key again", nil, first)
+		settle("another key", store.ErrLookupKey, second)
+		settle("another key, still", store.ErrLookupKey, second)
+		settle("a new key that knows the first", nil, second, first)
+		settle("the first key, for who runs yet", nil, first)
+		settle("the new key alone", nil, second)
+		settle("a third key", store.ErrLookupKey, seal.NewKey())
+		if _, err := s.RevokeKey(t.Context(), k.ID); err != nil {
+			t.Fatal(err)
+		}
+		settle("a third key when no key lives", nil, seal.NewKey())
+	})
 }
 
 func TestStatementClock(t *testing.T) {
