@@ -39,6 +39,10 @@ func caller(ctx context.Context) fleet.Principal {
 
 const requestIDHeader = "X-Request-Id"
 
+// requestLimit bounds what a request asks of the database, which may not answer. It leaves room for the
+// slowest answer: a slow body, the wait for another request's key, the work, and the longest Prefer: wait.
+const requestLimit = 100 * time.Second
+
 // observe gives the request an id, survives a panic, and writes one log line and the metrics. The
 // line names the route's pattern and never the URL: paths hold ids, and links may hold tokens.
 func (d *deps) observe(next http.Handler) http.Handler {
@@ -48,7 +52,9 @@ func (d *deps) observe(next http.Handler) http.Handler {
 		if !validRequestID(x.id) {
 			x.id = newRequestID()
 		}
-		r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
+		ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), exchangeKey{}, x), requestLimit)
+		defer cancel()
+		r = r.WithContext(ctx)
 		h := w.Header()
 		h.Set(requestIDHeader, x.id)
 		h.Set("X-Content-Type-Options", "nosniff")

@@ -3,6 +3,8 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -267,4 +269,19 @@ type countingBus struct {
 func (c *countingBus) Subscribe(ctx context.Context, fn func(topic, payload string), topics ...string) (func(), error) {
 	c.n++
 	return c.Bus.Subscribe(ctx, fn, topics...)
+}
+
+func TestARequestIsBoundedThoughTheDatabaseDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &deps{log: testkit.Logger(t), metrics: newMetrics(nil)}
+		h := d.observe(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			writeProblem(w, r, problemFor(r.Context().Err()))
+		}))
+		start, rec := time.Now(), httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/messages", nil))
+		if took := time.Since(start); rec.Code != http.StatusServiceUnavailable || took != requestLimit || took < maxWait {
+			t.Errorf("answered %d after %v, want 503 after %v", rec.Code, took, requestLimit)
+		}
+	})
 }
