@@ -14,6 +14,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"strings"
 	"time"
@@ -107,6 +108,12 @@ func source(raw string) (driver.Connector, dbutil.Dialect, error) {
 		if err != nil {
 			return nil, 0, fmt.Errorf("database URL can't be read: %w", err)
 		}
+		// A server that vanished is noticed within half a minute, and not after pgx's five: a statement
+		// without a deadline would keep its session waiting for so long.
+		c.DialFunc = (&net.Dialer{
+			Timeout:         10 * time.Second,
+			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 4},
+		}).DialContext
 		return stdlib.GetConnector(*c), dbutil.Postgres, nil
 	case strings.Contains(raw, "://"):
 		scheme, _, _ := strings.Cut(raw, "://")
