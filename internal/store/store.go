@@ -9,6 +9,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -111,7 +112,7 @@ func source(raw string) (driver.Connector, dbutil.Dialect, error) {
 		// A server that vanished is noticed within half a minute, and not after pgx's five: a statement
 		// without a deadline would keep its session waiting for so long.
 		c.DialFunc = (&net.Dialer{
-			Timeout:         10 * time.Second,
+			Timeout:         cmp.Or(c.ConnectTimeout, 10*time.Second),
 			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 4},
 		}).DialContext
 		return stdlib.GetConnector(*c), dbutil.Postgres, nil
@@ -156,7 +157,7 @@ func (s *Store) Ping(ctx context.Context) error {
 
 // InTx runs fn in one transaction; store calls with fn's context join it. A nested InTx joins too.
 func (s *Store) InTx(ctx context.Context, fn func(ctx context.Context) error) error {
-	return unavailable(TxError(s.db.DoTxn(ctx, nil, fn))) // a begin or commit that the database didn't answer
+	return unavailable(TxError(ctx, s.db.DoTxn(ctx, nil, fn))) // a begin or commit that the database didn't answer
 }
 
 // Fenced runs fn in one transaction that holds the term's lease row FOR SHARE: whoever claims the
