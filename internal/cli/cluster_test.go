@@ -127,7 +127,7 @@ func (c *cluster) kill(gone, owner string) {
 	// WhatsApp's acks and receipts to these are on the way when their owner dies.
 	hanging := c.numbers[:3]
 	for _, n := range hanging {
-		c.fault(n, 8*time.Second)
+		c.fault(n, 30*time.Second) // cleared when the owner is dead
 		if err := c.send(n, "in flight to "+n.person); err != nil {
 			c.Fatal(err)
 		}

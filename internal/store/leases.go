@@ -121,7 +121,7 @@ func (s *Store) claimAlone(ctx context.Context, q ClaimQuery, args []any) (terms
 		return unavailable(err)
 	})
 	if err != nil {
-		return nil, unavailable(TxError(err))
+		return nil, unavailable(TxError(ctx, err))
 	}
 	sortTerms(terms)
 	return terms, nil
@@ -244,7 +244,7 @@ func (s *Store) EnsureTimeouts(ctx context.Context, ttl time.Duration) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("set timeouts of the database role: %w", unavailable(TxError(err)))
+		return fmt.Errorf("set timeouts of the database role: %w", unavailable(TxError(ctx, err)))
 	}
 	for _, db := range []*dbutil.Database{s.db, s.beat} {
 		size := db.RawDB.Stats().MaxOpenConnections

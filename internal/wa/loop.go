@@ -67,6 +67,7 @@ func (s *Socket) loop(l *life, own *sync.WaitGroup, connected <-chan error) (pen
 	}
 	var (
 		open        bool // ConnectContext succeeded
+		in          bool // logged in
 		accepted    bool // by us
 		stored      bool // paired
 		restart     bool // 515 seen
@@ -91,7 +92,7 @@ func (s *Socket) loop(l *life, own *sync.WaitGroup, connected <-chan error) (pen
 		open = true
 		s.seen()
 		silent.Reset(silentAfter)
-		if pair == nil {
+		if pair == nil && !in { // the login may be told before the connect that it came through returned
 			login.Reset(loginTimeout)
 		}
 	}
@@ -190,6 +191,7 @@ func (s *Socket) loop(l *life, own *sync.WaitGroup, connected <-chan error) (pen
 					lastStep.Reset(pairedTimeout)
 				}
 			case n.ready:
+				in = true
 				login.Stop()
 				if s.offline.Load() {
 					offlineEnd.Reset(offlineTimeout)

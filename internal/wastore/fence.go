@@ -164,7 +164,7 @@ func (f *Fence) begin(ctx context.Context, fn func(ctx context.Context, t *tx) e
 		return t.failed
 	})
 	if err != nil {
-		return store.TxError(err)
+		return store.TxError(ctx, err)
 	}
 	for _, done := range t.onCommit {
 		done()

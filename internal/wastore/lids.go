@@ -140,7 +140,7 @@ func (m *lidMap) put(ctx context.Context, mappings []wmstore.LIDMapping) error {
 		}
 	}
 	if err != nil {
-		return store.TxError(err)
+		return store.TxError(ctx, err)
 	}
 	for i, p := range fresh {
 		m.toLID.changed(p.PN.User, p.LID.User, toLID[i])
