@@ -160,7 +160,7 @@ func unavailable(err error) error {
 		switch {
 		case pg.Code == "23505":
 			return &marked{err, fleet.ErrConflict}
-		case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57"),
+		case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57"), strings.HasPrefix(pg.Code, "58"),
 			pg.Code == "55P03", pg.Code == "40001", pg.Code == "40P01", pg.Code == "25P03", pg.Code == "25006":
 			return &marked{err, fleet.ErrUnavailable}
 		}
