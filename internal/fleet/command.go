@@ -72,4 +72,5 @@ type WorkerInfo struct {
 	Draining    bool
 	StartedAt   time.Time
 	BeatAt      time.Time
+	Alive       bool // its last beat is at most 35 s old, by the database's clock
 }

@@ -102,6 +102,9 @@ func (d *deps) logRequest(r *http.Request, x *exchange, sw *statusWriter, took t
 	}
 	if status >= http.StatusInternalServerError && x.err != nil {
 		level = slog.LevelError
+		if status == http.StatusServiceUnavailable {
+			level = slog.LevelWarn // an expected answer: no number can send, or the database is away
+		}
 		attrs = append(attrs, slog.Any("err", x.err))
 	}
 	d.log.LogAttrs(r.Context(), level, "request", attrs...)

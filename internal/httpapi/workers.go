@@ -18,6 +18,7 @@ type Worker struct {
 	Sessions    int        `json:"sessions"`
 	MaxSessions int        `json:"maxSessions"`
 	Draining    bool       `json:"draining"`
+	Alive       bool       `json:"alive" doc:"Its last beat is at most 35 s old. What a worker that is not alive held is moving, or has moved, to others."`
 	StartedAt   *time.Time `json:"startedAt"`
 	BeatAt      *time.Time `json:"beatAt" doc:"When it last said that it lives."`
 }
@@ -25,7 +26,7 @@ type Worker struct {
 func workerView(w fleet.WorkerInfo) Worker {
 	return Worker{
 		WorkerID: w.ID, Owner: w.Owner, Version: w.Version, Sessions: w.Sessions, MaxSessions: w.MaxSessions,
-		Draining: w.Draining, StartedAt: when(w.StartedAt), BeatAt: when(w.BeatAt),
+		Draining: w.Draining, Alive: w.Alive, StartedAt: when(w.StartedAt), BeatAt: when(w.BeatAt),
 	}
 }
 

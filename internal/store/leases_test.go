@@ -422,7 +422,7 @@ func TestWorkerRowsComeAndGo(t *testing.T) {
 			t.Errorf("started %v, beat %v, want both set and in this order", got[0].StartedAt, got[0].BeatAt)
 		}
 		got[0].StartedAt, got[0].BeatAt = time.Time{}, time.Time{}
-		w.Sessions, w.Draining = 7, true
+		w.Sessions, w.Draining, w.Alive = 7, true, true
 		if diff := cmp.Diff(w, got[0]); diff != "" {
 			t.Errorf("Workers (-want +got):\n%s", diff)
 		}

@@ -86,6 +86,8 @@ type Login struct {
 	Platform  string
 }
 
+var errStopped = errors.New("the session was stopped meanwhile")
+
 // RecordLogin stores a fresh login, fenced by the term. It is not yet "paired": that is
 // RecordPaired, after the login worked. fleet.ErrNumberInUse: another live session has the number,
 // or this session was paired with another number before.
@@ -94,10 +96,17 @@ func (s *Store) RecordLogin(ctx context.Context, term fleet.Term, l Login) error
 		n, err := s.exec(ctx, `UPDATE sessions SET device_jid = $2, phone = $3, lid = $4, push_name = $5, platform = $6, revoked_at = 0
 			WHERE id = $1 AND desired = 'running' AND (paired_at = 0 OR phone = $3)`,
 			term.SessionID, l.DeviceJID, l.Phone, l.LID, l.PushName, l.Platform)
-		if err == nil && n == 0 {
-			return fleet.ErrNumberInUse
+		if err != nil || n > 0 {
+			return err
 		}
-		return err
+		var desired fleet.Desired
+		if err := s.row(ctx, `SELECT desired FROM sessions WHERE id = $1`, term.SessionID).Scan(&desired); err != nil {
+			return notFound(err)
+		}
+		if desired != fleet.DesiredRunning {
+			return errStopped
+		}
+		return fleet.ErrNumberInUse
 	})
 	switch {
 	case errors.Is(err, fleet.ErrConflict):

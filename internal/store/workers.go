@@ -48,16 +48,16 @@ func (s *Store) RemoveWorker(ctx context.Context, owner string) error {
 	return nil
 }
 
-// Workers returns every registered worker by id. A killed one stays until it is cleaned up: compare
-// BeatAt before relying on it.
+// Workers returns every registered worker by id. A killed one stays until it is cleaned up: Alive
+// says so.
 func (s *Store) Workers(ctx context.Context) ([]fleet.WorkerInfo, error) {
 	var out []fleet.WorkerInfo
 	err := s.query(ctx, func(row dbutil.Scannable) error {
 		var w fleet.WorkerInfo
-		err := row.Scan(&w.Owner, &w.ID, &w.Version, &w.Sessions, &w.MaxSessions, &w.Draining, at{&w.StartedAt}, at{&w.BeatAt})
+		err := row.Scan(&w.Owner, &w.ID, &w.Version, &w.Sessions, &w.MaxSessions, &w.Draining, at{&w.StartedAt}, at{&w.BeatAt}, &w.Alive)
 		out = append(out, w)
 		return err
-	}, `SELECT owner, id, version, sessions, max_sessions, draining, started_at, beat_at FROM workers ORDER BY id, owner`)
+	}, `SELECT owner, id, version, sessions, max_sessions, draining, started_at, beat_at, beat_at > @now@ - 35000 FROM workers ORDER BY id, owner`)
 	if err != nil {
 		return nil, fmt.Errorf("list workers: %w", err)
 	}

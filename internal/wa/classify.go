@@ -186,12 +186,15 @@ type SendError struct {
 
 // Error is for logs: of whatsmeow's text, which may name the recipient, long numbers are cut.
 func (e *SendError) Error() string {
-	cause := mask(fmt.Sprint(e.Err))
+	cause := e.Cause()
 	if e.Code != 0 {
 		return fmt.Sprintf("send: %s: %s (%d): %s", e.Outcome, e.Reason, e.Code, cause)
 	}
 	return fmt.Sprintf("send: %s: %s: %s", e.Outcome, e.Reason, cause)
 }
+
+// Cause says why, for people, with numbers cut short.
+func (e *SendError) Cause() string { return mask(fmt.Sprint(e.Err)) }
 
 // Unwrap gives the cause: errors.Is(err, fleet.ErrLeaseLost) tells a lost lease.
 func (e *SendError) Unwrap() error { return e.Err }

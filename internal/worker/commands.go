@@ -22,7 +22,9 @@ const commandLimit = 15 * time.Second
 
 // serveCommands claims this session's control commands and starts or answers each.
 func (v *supervisor) serveCommands(ctx context.Context) {
-	cmds, err := v.w.o.Store.ClaimCommands(ctx, v.term.Fleet(), fleet.ClassControl, 10)
+	sctx, cancel := bounded(ctx)
+	cmds, err := v.w.o.Store.ClaimCommands(sctx, v.term.Fleet(), fleet.ClassControl, 10)
+	cancel()
 	if err != nil {
 		if errors.Is(err, fleet.ErrLeaseLost) {
 			v.term.Lose(fleet.ErrLeaseLost)
@@ -92,7 +94,10 @@ func (v *supervisor) showPairing(ctx context.Context, n note) {
 	if n.kind == noteCode {
 		p = fleet.Pairing{Method: fleet.PairCode, Code: n.text, ExpiresAt: n.expires, EndsAt: n.expires}
 	}
-	if err := v.w.o.Store.RecordPairing(ctx, v.term.Fleet(), v.gen.n, p); err != nil {
+	sctx, cancel := bounded(ctx)
+	err := v.w.o.Store.RecordPairing(sctx, v.term.Fleet(), v.gen.n, p)
+	cancel()
+	if err != nil {
 		v.log.WarnContext(ctx, "pairing code not shown", slog.Any("err", err))
 		if errors.Is(err, fleet.ErrLeaseLost) {
 			v.term.Lose(fleet.ErrLeaseLost)
@@ -197,7 +202,10 @@ func (v *supervisor) finish(ctx context.Context, c *fleet.Command, result, code 
 	} else {
 		code = ""
 	}
-	if err := v.w.o.Store.FinishCommand(ctx, v.term.Fleet(), c.ID, status, result, code, text); err != nil {
+	sctx, cancel := bounded(ctx)
+	err := v.w.o.Store.FinishCommand(sctx, v.term.Fleet(), c.ID, status, result, code, text)
+	cancel()
+	if err != nil {
 		v.log.WarnContext(ctx, "command's end not written", slog.String("command", c.Kind), slog.Any("err", err))
 		return
 	}

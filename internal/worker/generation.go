@@ -176,7 +176,10 @@ func (v *supervisor) note(ctx context.Context, n note) {
 	case noteQR, noteCode:
 		v.showPairing(ctx, n)
 	case notePushName:
-		if err := v.w.o.Store.RecordPushName(ctx, v.term.Fleet(), n.text); err != nil {
+		sctx, cancel := bounded(ctx)
+		err := v.w.o.Store.RecordPushName(sctx, v.term.Fleet(), n.text)
+		cancel()
+		if err != nil {
 			v.log.WarnContext(ctx, "push name not written", slog.Any("err", err))
 		}
 	}
@@ -187,7 +190,10 @@ func (v *supervisor) completePairing(ctx context.Context) {
 	if v.session.Ever() {
 		return
 	}
-	if err := v.w.o.Store.RecordPaired(ctx, v.term.Fleet()); err != nil {
+	sctx, cancel := bounded(ctx)
+	err := v.w.o.Store.RecordPaired(sctx, v.term.Fleet())
+	cancel()
+	if err != nil {
 		v.log.WarnContext(ctx, "pairing not recorded as complete; trying again at the next login", slog.Any("err", err))
 		return
 	}

@@ -164,6 +164,9 @@ func outcome(item *store.LaneItem, err error, now time.Time) store.Result {
 	res.Outcome, res.Detail = fleet.OutcomeUnknown, err.Error()
 	if se, ok := errors.AsType[*wa.SendError](err); ok {
 		res.Outcome, res.Code, res.ErrorCode = se.Outcome, se.Code, se.Reason
+		if se.Outcome == fleet.OutcomeRefused {
+			res.Detail = se.Cause()
+		}
 	}
 	if res.Outcome == fleet.OutcomeNothing {
 		res.RetryIn = jitter(min(time.Second<<min(item.Attempts, 6), time.Minute))

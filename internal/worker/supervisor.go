@@ -122,7 +122,7 @@ func (v *supervisor) stopTimers() {
 // look reads the rows and does what they ask. It reports whether the session should go on here.
 func (v *supervisor) look(ctx context.Context) (goOn bool) {
 	first := v.session == nil
-	sess, err := v.w.o.Store.SessionByID(ctx, v.id)
+	sess, err := v.load(ctx)
 	if err != nil {
 		// Never taken for a lost login: wait and read again.
 		v.log.WarnContext(ctx, "session row can't be read; trying again", slog.Any("err", err))
@@ -142,6 +142,20 @@ func (v *supervisor) look(ctx context.Context) (goOn bool) {
 	}
 	v.serveCommands(ctx)
 	return true
+}
+
+// storeLimit bounds one statement or transaction of the loop: a database that neither answers nor
+// hangs up must not hold the session until TCP gives up.
+const storeLimit = 10 * time.Second
+
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, storeLimit)
+}
+
+func (v *supervisor) load(ctx context.Context) (fleet.Session, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	return v.w.o.Store.SessionByID(ctx, v.id)
 }
 
 // again pokes c after a moment.
@@ -182,7 +196,7 @@ func (v *supervisor) dial(ctx context.Context) {
 	if v.gen != nil || (v.parked && v.pairing == nil) || v.term.Err() != nil {
 		return
 	}
-	sess, err := v.w.o.Store.SessionByID(ctx, v.id)
+	sess, err := v.load(ctx)
 	if err != nil {
 		v.log.WarnContext(ctx, "login can't be read; trying again", slog.Any("err", err))
 		v.observe(ctx, store.Observation{
@@ -288,7 +302,9 @@ func (v *supervisor) observe(ctx context.Context, o store.Observation) {
 }
 
 func (v *supervisor) write(ctx context.Context) {
-	told, err := v.w.o.Store.RecordObserved(ctx, v.term.Fleet(), v.observed)
+	sctx, cancel := bounded(ctx)
+	told, err := v.w.o.Store.RecordObserved(sctx, v.term.Fleet(), v.observed)
+	cancel()
 	switch {
 	case err == nil:
 		v.unwritten = false
@@ -339,7 +355,10 @@ func (v *supervisor) standDown(ctx context.Context) {
 		}
 		v.endGeneration(errStopping)
 	}
-	if err := v.w.o.Store.RecordStopped(ctx, v.term.Fleet()); err != nil {
+	sctx, stopped := bounded(ctx)
+	err := v.w.o.Store.RecordStopped(sctx, v.term.Fleet())
+	stopped()
+	if err != nil {
 		v.log.WarnContext(ctx, "stop of session not written", slog.Any("err", err))
 	}
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime) // releasing ends the term, and its context

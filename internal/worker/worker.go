@@ -43,8 +43,8 @@ type Options struct {
 
 // How long a stop may take: what is in flight settles, then sockets close.
 const (
-	settleLimit = 22 * time.Second // a direct send has 20 s
-	releaseTime = 3 * time.Second
+	settleLimit = 19 * time.Second // a send still out then is unknown, and its repeat is the next owner's
+	releaseTime = 2 * time.Second
 	watchEvery  = time.Second
 	busRest     = 5 * time.Second // no nudge is tried for so long after one failed: whoever waits also polls
 )
