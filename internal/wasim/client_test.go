@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.mau.fi/whatsmeow"
+	"go.mau.fi/whatsmeow/appstate"
 	"go.mau.fi/whatsmeow/proto/waE2E"
 	"go.mau.fi/whatsmeow/store/sqlstore"
 	"go.mau.fi/whatsmeow/types"
@@ -190,8 +191,12 @@ func (c *client) settle() {
 			}
 		}
 		if taken >= want {
-			return
+			break
 		}
+	}
+	// The fetch of the app state that the phone's key share started; a logout in the middle of it is a race in whatsmeow.
+	for _, name := range appstate.AllPatchNames {
+		await(c, func(e *events.AppStateSyncComplete) bool { return e.Name == name })
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"go.mau.fi/whatsmeow"
-	"go.mau.fi/whatsmeow/appstate"
 	"go.mau.fi/whatsmeow/types"
 	"go.mau.fi/whatsmeow/types/events"
 )
@@ -250,7 +249,6 @@ func TestPushNamesArriveFromAppStateMessagesAndHistory(t *testing.T) {
 	}
 	c := w.newClient(t, pn)
 	c.pair()
-	await(c, func(e *events.AppStateSyncComplete) bool { return e.Name == appstate.WAPatchCriticalBlock })
 	if c.Store.PushName != "Front desk" {
 		t.Errorf("own push name after pairing = %q, want %q", c.Store.PushName, "Front desk")
 	}
@@ -274,9 +272,6 @@ func TestPresenceAndTypingReachWhoSubscribed(t *testing.T) {
 	w := newWorld(t)
 	const pn, contact = "5511900000225", "5511900000226"
 	c, other := w.paired(t, pn), w.paired(t, contact)
-	for _, x := range []*client{c, other} {
-		await(x, func(e *events.AppStateSyncComplete) bool { return e.Name == appstate.WAPatchCriticalBlock })
-	}
 	if err := c.SubscribePresence(t.Context(), pnJID(contact)); err != nil {
 		t.Fatal(err)
 	}

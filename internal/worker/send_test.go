@@ -49,7 +49,7 @@ func TestALostAckIsRepeatedUnderTheSameIDAtItsTimes(t *testing.T) {
 		id := w.send(s, person1, "hello")
 		w.await("an unknown outcome", func() bool { return w.message(id).Outcome == fleet.OutcomeUnknown })
 		t0 := w.message(id).UnknownSince
-		w.sleep(12 * time.Minute)
+		w.sleep(7 * time.Minute)
 		frames := w.frames(w.message(id).WAID)
 		if len(frames) != 3 {
 			t.Fatalf("%d frames, want the send and two repeats", len(frames))
@@ -132,9 +132,9 @@ func TestRefusalsAreTypedAndFinal(t *testing.T) {
 					t.Errorf("message failed with %s/%s, want %s/refused", m.ErrorCode, m.Outcome, want)
 				}
 				w.awaitStatus(other, fleet.StatusDelivered)
-				w.sleep(6 * time.Minute)
-				if n := len(w.frames(w.message(id).WAID)); n != 1 {
-					t.Errorf("%d frames, want one: a refusal is not retried", n)
+				w.sleep(time.Minute)
+				if n, next := len(w.frames(w.message(id).WAID)), w.message(id).NextRepeatAt; n != 1 || !next.IsZero() {
+					t.Errorf("%d frames, the next at %v; want one and no more: a refusal is not retried", n, next)
 				}
 			})
 		})

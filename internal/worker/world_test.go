@@ -186,6 +186,7 @@ func (w *world) paired(number string) fleet.Session {
 		r := w.row(s.ID)
 		return r.Observed == fleet.ObservedConnected && r.Ever()
 	})
+	w.sleep(5 * time.Second) // the phone's first sync is through: what ends in its middle is a race in whatsmeow
 	return w.row(s.ID)
 }
 
