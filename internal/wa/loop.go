@@ -50,7 +50,7 @@ func newAlarm() alarm {
 	return alarm{t}
 }
 
-// loop watches over the generation until its context ends. All timers of DESIGN's "its reconnecting has holes" are
+// loop watches over the generation until its context ends. A timer for each hole in whatsmeow's reconnecting is
 // here: a connect that hangs, a login that does not complete, a 515 that got lost, a line that fell silent, an offline
 // queue without an end. It returns what WhatsApp said about the end, if something was still pending.
 func (s *Socket) loop(l *life, own *sync.WaitGroup, connected <-chan error) (pending *End) {
