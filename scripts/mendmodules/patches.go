@@ -47,6 +47,62 @@ var patches = []patch{
 `,
 	},
 	{
+		name: "disconnect-callback-race", module: whatsmeow, file: "socket/framesocket.go",
+		from: `	OnDisconnect func(ctx context.Context, remote bool)
+`,
+		to: `	OnDisconnect func(ctx context.Context, remote bool)
+	callLock     durableMutex // held for reading or writing OnDisconnect, never across a wait
+`,
+	},
+	{
+		name: "disconnect-callback-race", module: whatsmeow, file: "socket/framesocket.go",
+		from: `	if fs.OnDisconnect != nil {
+		go fs.OnDisconnect(fs.parentCtx, code == 0)
+	}
+`,
+		to: `	fs.callLock.Lock()
+	onDisconnect := fs.OnDisconnect
+	fs.callLock.Unlock()
+	if onDisconnect != nil {
+		go onDisconnect(fs.parentCtx, code == 0)
+	}
+`,
+	},
+	{
+		name: "disconnect-callback-race", module: whatsmeow, file: "socket/noisesocket.go",
+		from: `	fs.OnDisconnect = func(ctx context.Context, remote bool) {
+		disconnectHandler(ctx, ns, remote)
+	}
+`,
+		to: `	fs.callLock.Lock()
+	fs.OnDisconnect = func(ctx context.Context, remote bool) {
+		disconnectHandler(ctx, ns, remote)
+	}
+	fs.callLock.Unlock()
+`,
+	},
+	{
+		name: "disconnect-callback-race", module: whatsmeow, file: "socket/noisesocket.go",
+		from: `			ns.fs.OnDisconnect = nil
+`,
+		to: `			ns.fs.callLock.Lock()
+			ns.fs.OnDisconnect = nil
+			ns.fs.callLock.Unlock()
+`,
+	},
+	{
+		name: "device-delete-race", module: whatsmeow, file: "store/store.go",
+		from: `	device.ID = nil
+	device.LID = types.EmptyJID
+	device.Deleted = true
+	device.SetAllStores(&NoopStore{ErrDeviceDeleted})
+	return nil
+`,
+		to: `	device.Deleted = true
+	return nil
+`,
+	},
+	{
 		name: "readpump-leak", module: whatsmeow, file: "socket/framesocket.go",
 		from: `	fs.Frames <- data
 `,
