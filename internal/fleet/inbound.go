@@ -2,6 +2,9 @@ package fleet
 
 import "time"
 
+// KindUnprocessable marks an inbound message that this version can't read; Raw has its bytes.
+const KindUnprocessable = "unprocessable"
+
 // Inbound is one message that somebody sent to a session.
 type Inbound struct {
 	ID             InboundID
@@ -15,11 +18,10 @@ type Inbound struct {
 	SenderLID   string // digits, "" when unknown
 	PushName    string
 	WAID        string
-	Kind        string // "text", "unsupported", "unprocessable", "undecryptable"
+	Kind        string // "text", "unsupported", KindUnprocessable
 	Version     int    // 0; edits count up
 	Text        string
 	Raw         []byte // marshalled message, for kinds this version can't name
-	FromMe      bool   // sent by the account's own phone or another companion
 	Offline     bool   // WhatsApp held it while we were away
 
 	SentAt     time.Time // WhatsApp's time

@@ -14,9 +14,6 @@ import (
 	"github.com/wafleet/wafleet/internal/store"
 )
 
-// KindUnprocessable marks a stored message that this version can't read; Raw has its bytes.
-const KindUnprocessable = "unprocessable"
-
 // Reasons why a message is unprocessable.
 const (
 	ReasonHandlerFailed = "handler_failed" // our own code failed on it repeatedly
@@ -52,10 +49,10 @@ func New(o Options) *Handler {
 // Handle stores one message that somebody sent to the term's session, and its event for the
 // organization's endpoints. A message that is there already changes nothing and is no error. When it
 // returns nil everything is committed and the stanza may be acknowledged; fleet.ErrLeaseLost means
-// that the session has another owner, who will get the message. One that comes as KindUnprocessable is
+// that the session has another owner, who will get the message. One that comes as fleet.KindUnprocessable is
 // told with message.unprocessable.
 func (h *Handler) Handle(ctx context.Context, term fleet.Term, org fleet.OrgID, m fleet.Inbound) error {
-	if m.Kind == KindUnprocessable {
+	if m.Kind == fleet.KindUnprocessable {
 		return h.keep(ctx, term, org, m, fleet.EventMessageUnprocessable, fleet.EventData{Reason: ReasonUnreadable})
 	}
 	return h.keep(ctx, term, org, m, fleet.EventMessage, fleet.EventData{})
@@ -65,7 +62,7 @@ func (h *Handler) Handle(ctx context.Context, term fleet.Term, org fleet.OrgID, 
 // without losing it, and tells of it with message.unprocessable. cause is for the log only: it may
 // hold what the message says.
 func (h *Handler) HandleUnprocessable(ctx context.Context, term fleet.Term, org fleet.OrgID, m fleet.Inbound, cause error) error {
-	m.Kind = KindUnprocessable
+	m.Kind = fleet.KindUnprocessable
 	if m.Raw == nil && m.Text != "" {
 		m.Raw = []byte(m.Text)
 	}

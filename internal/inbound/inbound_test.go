@@ -231,7 +231,7 @@ func TestWhatCannotBeHandledIsKeptRaw(t *testing.T) {
 			t.Fatalf("events = %+v, want one message.unprocessable", events)
 		}
 		got, err := s.GetInbound(t.Context(), "", events[0].Data.InboundID)
-		if err != nil || got.Kind != inbound.KindUnprocessable || !cmp.Equal(got.Raw, m.Raw) {
+		if err != nil || got.Kind != fleet.KindUnprocessable || !cmp.Equal(got.Raw, m.Raw) {
 			t.Errorf("stored = %+v, %v, want the raw bytes", got, err)
 		}
 	})
@@ -241,7 +241,7 @@ func TestAMessageThatComesUnreadableIsToldAsUnprocessable(t *testing.T) {
 	s := storetest.SQLite(t)
 	term := owned(t, s, "org-a")
 	m := hello()
-	m.Kind, m.Text, m.Raw = inbound.KindUnprocessable, "", []byte{1}
+	m.Kind, m.Text, m.Raw = fleet.KindUnprocessable, "", []byte{1}
 	if err := handler(t, s, bus.NewLocal()).Handle(t.Context(), term, "org-a", m); err != nil {
 		t.Fatal(err)
 	}

@@ -131,7 +131,7 @@ func TestATextIsSentDeliveredReadAndAnswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := take(t, g.messages)
-	if m.WAID != id || m.Kind != "text" || m.Text != "hello back" || m.FromMe || m.SenderPhone != contact ||
+	if m.WAID != id || m.Kind != "text" || m.Text != "hello back" || m.SenderPhone != contact ||
 		m.SenderLID != phone.LID().User || m.PushName != "Contact" || m.SessionID != fleet.SessionID("session-"+pn) || m.SentAt.IsZero() {
 		t.Errorf("Message = %+v, want %q from %s (%s)", m, "hello back", contact, phone.LID())
 	}

@@ -85,7 +85,7 @@ func (s *Socket) inbound(l *life, e *events.Message) (m fleet.Inbound, ok bool) 
 	err, _ := caught(func() (err error) { c, err = read(e.RawMessage); return err })
 	if err != nil {
 		s.log.LogAttrs(l.ctx, slog.LevelError, "message can't be read, passed on raw", slog.String("err", err.Error()))
-		c = content{Kind: kindUnprocessable, Raw: marshalled(e.RawMessage)}
+		c = content{Kind: fleet.KindUnprocessable, Raw: marshalled(e.RawMessage)}
 	}
 	if c.Kind == "" {
 		s.m.dropped.WithLabelValues("protocol").Inc()

@@ -13,9 +13,8 @@ import (
 
 // Kinds of inbound messages.
 const (
-	kindText          = "text"
-	kindUnsupported   = "unsupported"
-	kindUnprocessable = "unprocessable"
+	kindText        = "text"
+	kindUnsupported = "unsupported"
 )
 
 // BuildText returns the marshalled message for a text. It fails for text that is empty or not valid UTF-8, and for NUL,

@@ -324,6 +324,7 @@ func (v *supervisor) endGeneration(cause error) {
 	}
 	g := v.gen
 	v.gen = nil
+	v.stable.Stop() // it timed this generation, not the next
 	g.cancel(cause)
 	<-g.ended
 	g.wait()
