@@ -22,9 +22,10 @@ var arrows = map[string][]string{
 	// L0: words and pure rules, standard library only
 	"fleet": {},
 	"seal":  {},
+	"plant": {},
 	// L1: state
-	"store":   {"fleet", "seal"},
-	"wastore": {"fleet", "seal", "store"},
+	"store":   {"fleet", "seal", "plant"},
+	"wastore": {"fleet", "seal", "store", "plant"},
 	"ledger":  {"fleet"},
 	"bus":     {"fleet"},
 	"media":   {"fleet"},
@@ -32,15 +33,15 @@ var arrows = map[string][]string{
 	"lease":   {"fleet", "store"},
 	"auth":    {"fleet", "seal", "store", "bus"},
 	"router":  {"fleet", "store", "ledger"},
-	"wa":      {"fleet"},
+	"wa":      {"fleet", "plant"},
 	"webhook": {"fleet", "seal", "store", "bus"},
 	// L3: the two directions of a message
-	"outbound": {"fleet", "seal", "store", "ledger", "bus", "router"},
-	"inbound":  {"fleet", "seal", "store", "bus", "media"},
+	"outbound": {"fleet", "seal", "store", "ledger", "bus", "router", "plant"},
+	"inbound":  {"fleet", "seal", "store", "bus", "media", "plant"},
 	// L4: processes, which meet in rows and nudges only
 	"httpapi":   {"fleet", "seal", "store", "bus", "media", "auth", "webhook", "outbound"},
 	"pairing":   {"fleet", "seal", "store", "bus", "auth"},
-	"worker":    {"fleet", "seal", "store", "wastore", "ledger", "bus", "lease", "wa", "inbound"},
+	"worker":    {"fleet", "seal", "store", "wastore", "ledger", "bus", "lease", "wa", "inbound", "plant"},
 	"scheduler": {"fleet", "seal", "store", "ledger", "bus", "outbound"},
 	// beside the layers: settings, and the server that WhatsApp is in tests and demos
 	"config": {},
@@ -53,13 +54,15 @@ const anything = "*"
 
 // speakWhatsApp are the packages that may import whatsmeow. Whoever else did would be a second place that knows what
 // WhatsApp is like, and could send around the lease.
-var speakWhatsApp = []string{"wa", "wastore", "wasim"}
+//
+// The trials may because they compare the gateway with the bare library.
+var speakWhatsApp = []string{"wa", "wastore", "wasim", "trials"}
 
 // testWhatsApp may in addition do so in their tests, where the real client runs against the simulator.
 var testWhatsApp = []string{"worker", "simulate", "scripts"}
 
 // pure packages import the standard library only.
-var pure = []string{"fleet", "seal"}
+var pure = []string{"fleet", "seal", "plant"}
 
 type goPackage struct {
 	ImportPath, Dir, Name, Doc         string
@@ -128,7 +131,7 @@ func packages(t *testing.T) []goPackage {
 	t.Helper()
 	// go test reuses a result while the files and folders that the test itself opened are unchanged; what the go command
 	// reads does not count. So look at every folder once.
-	for _, dir := range []string{"internal", "scripts"} {
+	for _, dir := range []string{"internal", "scripts", "trials"} {
 		err := filepath.WalkDir(filepath.Join(root(t), dir), func(_ string, _ fs.DirEntry, err error) error { return err })
 		if err != nil {
 			t.Fatal(err)
@@ -164,6 +167,8 @@ func arrowProblems(p goPackage) (problems []string) {
 	}
 	for _, imported := range p.Imports {
 		switch {
+		case top(imported) == "trials":
+			problems = append(problems, fmt.Sprintf("%s imports %s, which tries the product out from outside", name, imported))
 		case !isInternal(imported):
 			if slices.Contains(pure, name) && strings.Contains(imported, ".") {
 				problems = append(problems, fmt.Sprintf("%s imports %s: it may import the standard library only", name, imported))
@@ -199,6 +204,7 @@ func TestTheArrowTestSeesWhatIsForbidden(t *testing.T) {
 		{"peers of one level never meet", "lease", in("wa", "auth"), 2},
 		{"the simulator knows nobody", "wasim", in("fleet"), 1},
 		{"helpers for tests stay in tests", "store", in("testkit", "store/storetest"), 2},
+		{"the product knows nothing of its trials", "cli", []string{modulePath + "/trials/cluster"}, 1},
 		{"the command line knows everybody", "cli", in("worker", "httpapi", "wasim", "config"), 0},
 		{"an unknown package is asked to introduce itself", "extra", nil, 1},
 	}
@@ -234,7 +240,7 @@ func TestTheTableOfArrowsHasNoCycle(t *testing.T) {
 	}
 }
 
-func TestOnlyThreePackagesSpeakWhatsApp(t *testing.T) {
+func TestOnlyTheNamedPackagesSpeakWhatsApp(t *testing.T) {
 	const whatsmeow = "go.mau.fi/whatsmeow"
 	speaks := func(imports []string) bool {
 		return slices.ContainsFunc(imports, func(path string) bool { return path == whatsmeow || strings.HasPrefix(path, whatsmeow+"/") })
