@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/plant"
 	"github.com/wafleet/wafleet/internal/store"
 )
 
@@ -51,6 +52,9 @@ func (o *Outbound) acceptOnce(ctx context.Context, r Request) (Accepted, error) 
 	key := &heldKey{store: o.store, claim: store.IdempotencyClaim{
 		Org: r.Org, Key: r.Key, BodyHash: r.hash(), Holder: rand.Text(), LockFor: keyLock,
 	}}
+	if plant.NoOnce {
+		return o.acceptUnclaimed(ctx, r, key)
+	}
 	deadline := time.NewTimer(keyWait)
 	defer deadline.Stop()
 	for pause := pollLow; ; pause = min(2*pause, pollHigh) {
@@ -128,6 +132,24 @@ func (o *Outbound) acceptUnderKey(ctx context.Context, r Request, key *heldKey) 
 	}
 	if released := o.store.ReleaseIdempotency(rctx, r.Org, r.Key, key.claim.Holder); released != nil {
 		o.log.WarnContext(ctx, "idempotency key stays locked until its time ends", slog.String("org_id", string(r.Org)), slog.Any("err", released))
+	}
+	return a, err
+}
+
+// acceptUnclaimed is the bug that plant.NoOnce plants: the key is looked up, and written only once the message is made.
+func (o *Outbound) acceptUnclaimed(ctx context.Context, r Request, key *heldKey) (Accepted, error) {
+	found, err := o.store.GetIdempotency(ctx, key.claim)
+	if err != nil {
+		return Accepted{}, err
+	}
+	if found.State == store.IdempotencyDone {
+		return replay(found)
+	}
+	a, err := o.accept(ctx, r, nil)
+	if err == nil {
+		if _, err = o.store.ClaimIdempotency(ctx, key.claim); err == nil {
+			err = key.complete(ctx, http.StatusAccepted, answer{Message: &a.Message})
+		}
 	}
 	return a, err
 }

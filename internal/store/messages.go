@@ -12,6 +12,7 @@ import (
 	"go.mau.fi/util/dbutil"
 
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/plant"
 )
 
 const messageColumns = `m.seq, m.id, m.org_id, m.project_id, m.session_id, m.conversation_id, m.contact_key, m.to_input, m.to_jid,
@@ -209,6 +210,9 @@ func (s *Store) changeMessages(ctx context.Context, when time.Time, q string, ar
 		return cmp.Or(cmp.Compare(a.ConversationID, b.ConversationID), cmp.Compare(a.Seq, b.Seq))
 	})
 	for _, m := range changed {
+		if plant.ForgetEvent && m.Status == fleet.StatusDelivered {
+			continue
+		}
 		if _, err := s.AppendEvent(ctx, fleet.Event{
 			OrgID: m.OrgID, Kind: fleet.EventMessageStatus, SessionID: m.SessionID, ConversationID: m.ConversationID,
 			Data: fleet.EventData{

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/plant"
 )
 
 // strikeLimit: a stanza that our own code can't handle is kept raw and acknowledged after this many
@@ -44,6 +46,13 @@ func (g *generation) message(ctx context.Context, m fleet.Inbound) error {
 		return errGenerationOver
 	}
 	term, org := g.v.term.Fleet(), g.org
+	if plant.AckFirst {
+		g.wg.Go(func() {
+			<-time.After(100 * time.Millisecond)
+			_ = g.v.w.handle(g.ctx, term, org, m)
+		})
+		return nil
+	}
 	key := m.Chat + "/" + m.WAID
 	err := guard(func() error { return g.v.w.handle(ctx, term, org, m) })
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/plant"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/wa"
 )
@@ -119,6 +120,9 @@ func (l *lane) send(ctx context.Context, item *store.LaneItem) bool {
 	claimed, again := l.claim(ctx, store.Claim{ID: item.ID, Payload: payload, Kind: kind, LockFor: claimLock})
 	if !claimed {
 		return again
+	}
+	if plant.NewID && item.Repeat {
+		item.WAID = fleet.NewWAID()
 	}
 	sctx, cancel := context.WithTimeout(ctx, sendDeadline)
 	_, err := l.g.sock.Send(sctx, wa.Outgoing{JID: item.ToJID, WAID: item.WAID, Payload: payload})
