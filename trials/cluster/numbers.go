@@ -1,0 +1,198 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/wafleet/wafleet/internal/wasim"
+)
+
+// Number is an organization with one session, and a person who writes with it.
+type Number struct {
+	Org, Slug, Key string
+	Own, Person    string // phone numbers, in digits
+
+	sent map[string]string // text by message id of the API: accepted for the person
+	said map[string]string // text by WhatsApp id: what the person wrote
+}
+
+// Session is what the API says of one.
+type Session struct {
+	SessionID string `json:"sessionId"`
+	State     string `json:"state"`
+	Connected bool   `json:"connected"`
+	PairedAt  string `json:"pairedAt"`
+	Worker    string `json:"worker"`
+	Epoch     int64  `json:"epoch"`
+}
+
+// WorkerID is the WORKER_ID of the session's owner.
+func (s Session) WorkerID() string {
+	id, _, _ := strings.Cut(s.Worker, "/")
+	return id
+}
+
+// pairing is how many sessions are paired at a time.
+const pairing = 10
+
+// Each does something for every number at the same time and joins the errors.
+func (c *Cluster) Each(do func(n *Number) error) error { return each(c.Numbers, len(c.Numbers), do) }
+
+func each(numbers []*Number, at int, do func(n *Number) error) error {
+	errs := make([]error, len(numbers))
+	places := make(chan struct{}, max(1, at))
+	var all sync.WaitGroup
+	for i, n := range numbers {
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			if err := do(n); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", n.Slug, err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// Pair adds so many organizations with a session each, and pairs them by QR through the simulator.
+func (c *Cluster) Pair(ctx context.Context, count int) error {
+	first := len(c.Numbers)
+	for i := first; i < first+count; i++ {
+		org := fmt.Sprintf("org-%03d", i)
+		c.Numbers = append(c.Numbers, &Number{
+			Org: org, Slug: org + "-01", Own: fmt.Sprintf("55119%08d", i+1), Person: fmt.Sprintf("55119%08d", i+50_000_001),
+			sent: map[string]string{}, said: map[string]string{},
+		})
+	}
+	return each(c.Numbers[first:], pairing, func(n *Number) error { return c.pair(ctx, n) })
+}
+
+func (c *Cluster) pair(ctx context.Context, n *Number) error {
+	var key struct {
+		Key string `json:"key"`
+	}
+	path := "/api/admin/sessions/" + n.Slug
+	for _, step := range []struct {
+		path string
+		in   map[string]string
+		out  any
+	}{
+		{"/api/admin/organizations", map[string]string{"orgId": n.Org, "label": "Organization"}, nil},
+		{"/api/admin/keys", map[string]string{"orgId": n.Org, "label": "trial"}, &key},
+		{"/api/admin/sessions", map[string]string{"orgId": n.Org, "sessionId": n.Slug}, nil},
+		{path + "/pair", map[string]string{"method": "qr"}, nil},
+	} {
+		if err := c.api(ctx, "POST", step.path, c.Admin, step.in, step.out); err != nil {
+			return err
+		}
+	}
+	n.Key = key.Key
+	var shown struct {
+		QR string `json:"qr"`
+	}
+	err := Until(ctx, time.Minute, func() error {
+		err := c.api(ctx, "GET", path+"/qr", c.Admin, nil, &shown)
+		if err == nil && shown.QR == "" {
+			err = errors.New("no QR code")
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, phone := range []string{n.Own, n.Person} {
+		if err := c.simulator(ctx, "POST", "/sim/phones", map[string]string{"pn": phone}, nil); err != nil {
+			return err
+		}
+	}
+	if err := c.simulator(ctx, "POST", "/sim/phones/"+n.Own+"/scan", map[string]string{"qr": shown.QR}, nil); err != nil {
+		return err
+	}
+	return Until(ctx, 2*time.Minute, func() error {
+		var s Session
+		if err := c.api(ctx, "GET", path, c.Admin, nil, &s); err != nil {
+			return err
+		}
+		if !s.Connected || s.PairedAt == "" {
+			return fmt.Errorf("is %s, paired at %q", s.State, s.PairedAt)
+		}
+		return nil
+	})
+}
+
+// Sessions asks the API for every session, by slug.
+func (c *Cluster) Sessions(ctx context.Context) (map[string]Session, error) {
+	all := map[string]Session{}
+	for cursor := ""; ; {
+		var page struct {
+			Items      []Session `json:"items"`
+			NextCursor string    `json:"nextCursor"`
+		}
+		if err := c.api(ctx, "GET", "/api/admin/sessions?limit=100"+cursor, c.Admin, nil, &page); err != nil {
+			return nil, err
+		}
+		for _, s := range page.Items {
+			all[s.SessionID] = s
+		}
+		if page.NextCursor == "" {
+			return all, nil
+		}
+		cursor = "&cursor=" + page.NextCursor
+	}
+}
+
+// AwaitConnected waits until every session is connected, on one of these workers if any are named, and returns them.
+func (c *Cluster) AwaitConnected(ctx context.Context, within time.Duration, workers ...string) (found map[string]Session, err error) {
+	err = Until(ctx, within, func() error {
+		if found, err = c.Sessions(ctx); err != nil {
+			return err
+		}
+		if len(found) != len(c.Numbers) {
+			return fmt.Errorf("%d sessions, want %d", len(found), len(c.Numbers))
+		}
+		for _, s := range found {
+			ok := s.Connected && len(workers) == 0
+			for _, w := range workers {
+				ok = ok || s.Connected && s.WorkerID() == w
+			}
+			if !ok {
+				return fmt.Errorf("%s is %s on %q at epoch %d, want connected on %v", s.SessionID, s.State, s.Worker, s.Epoch, workers)
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
+// Fault makes something go wrong between WhatsApp and a number, or mends it: the zero fault. The fields are those of
+// the simulator's faults in JSON, for example {"latencyMs": 30000}. An empty number means everyone.
+func (c *Cluster) Fault(ctx context.Context, number string, fault map[string]any) error {
+	if fault == nil {
+		fault = map[string]any{}
+	}
+	return c.simulator(ctx, http.MethodPut, "/sim/faults", map[string]any{"session": number, "fault": fault}, nil)
+}
+
+// Log reads the simulator's log from an entry on; query narrows it, for example "&kind=decrypted".
+func (c *Cluster) Log(ctx context.Context, after int64, query string) ([]wasim.Entry, error) {
+	var all []wasim.Entry
+	for {
+		var page struct {
+			Entries []wasim.Entry `json:"entries"`
+			Next    int64         `json:"next"`
+		}
+		if err := c.simulator(ctx, "GET", fmt.Sprintf("/sim/log?limit=10000&after=%d%s", after, query), nil, &page); err != nil {
+			return nil, err
+		}
+		if len(page.Entries) == 0 {
+			return all, nil
+		}
+		all, after = append(all, page.Entries...), page.Next
+	}
+}
