@@ -23,12 +23,12 @@ type Options struct {
 	TTL    time.Duration // 30 s: how long a row lasts without a beat
 	Beat   time.Duration // TTL/3: between beats
 	Margin time.Duration // TTL/6: how much earlier than the row a term ends here
-	Batch  int           // 10: claims in one statement
+	Batch  int           // 10: claims in one statement, the first of ClaimAll excepted
 	Max    int           // 500: terms held at most
 
 	ShardCount, ShardIndex int // 0 and 0: every session
-	// ClaimAll takes what other owners hold when Run starts, whatever its expiry. Only for a process
-	// that is alone on its database by a lock of its own.
+	// ClaimAll takes what other owners hold when Run starts, whatever its expiry, and all of it at once.
+	// Only for a process that is alone on its database by a lock of its own.
 	ClaimAll bool
 
 	// OnClaim is told of each new term, one after the other; it must not wait.
@@ -249,8 +249,11 @@ func (k *Keeper) beat(ctx context.Context) bool {
 func (k *Keeper) claimLoop(ctx context.Context) {
 	poll := min(max(k.o.Beat/10, 250*time.Millisecond), time.Second)
 	for {
-		k.claim(ctx)
-		wait := time.NewTimer(jitter(poll)) // so that workers that start together do not march in step
+		pause := poll
+		if k.claim(ctx) {
+			pause /= moreSooner
+		}
+		wait := time.NewTimer(jitter(pause)) // so that workers that start together do not march in step
 		select {
 		case <-ctx.Done():
 			wait.Stop()
@@ -262,23 +265,30 @@ func (k *Keeper) claimLoop(ctx context.Context) {
 	}
 }
 
-// claim takes one batch.
-func (k *Keeper) claim(ctx context.Context) {
+// moreSooner says how much sooner than usual the next claim follows one that found a whole batch. There is a
+// pause at all so that workers that start together share what is free.
+const moreSooner = 10
+
+// claim takes one batch and reports whether there may be more.
+func (k *Keeper) claim(ctx context.Context) (more bool) {
 	select {
 	case k.claims <- struct{}{}:
 		defer func() { <-k.claims }()
 	case <-ctx.Done():
-		return
+		return false
 	}
 	k.mu.Lock()
-	limit := min(k.o.Batch, k.o.Max-len(k.terms))
+	limit := k.o.Max - len(k.terms)
 	all := k.claimAll
+	if !all { // with nobody to leave any to, one statement takes them all
+		limit = min(limit, k.o.Batch)
+	}
 	if k.stopped {
 		limit = 0
 	}
 	k.mu.Unlock()
 	if limit <= 0 {
-		return
+		return false
 	}
 	start := time.Now()
 	actx, cancel := context.WithTimeout(ctx, k.attempt())
@@ -291,13 +301,14 @@ func (k *Keeper) claim(ctx context.Context) {
 			k.metrics.claimErrors.Inc()
 			k.log.WarnContext(ctx, "could not claim sessions; trying again", slog.Any("err", err))
 		}
-		return
+		return false
 	}
 	k.metrics.locked.Set(float64(locked))
 	if locked > 0 {
 		k.log.WarnContext(ctx, "leases stay locked by another transaction", slog.Int("sessions", locked))
 	}
 	k.accept(ctx, terms, start, all && len(terms) < limit)
+	return len(terms) == limit
 }
 
 // accept turns claimed rows into terms, unless claiming was stopped meanwhile.

@@ -219,6 +219,10 @@ func TestClaimsComeInBatchesUpToTheMaximum(t *testing.T) {
 		if got := len(p.told()); got != 4 {
 			t.Errorf("%d sessions after the first claim, want a batch of 4", got)
 		}
+		time.Sleep(500 * time.Millisecond)
+		if got := len(p.valid()); got != 18 {
+			t.Errorf("%d sessions held after half a second, want 18: batch after batch while there are more", got)
+		}
 		time.Sleep(time.Minute)
 		if got := len(p.valid()); got != 18 {
 			t.Errorf("%d sessions held, want the maximum of 18", got)
@@ -372,9 +376,9 @@ func TestClaimAllTakesEverythingOnceAtTheStart(t *testing.T) {
 		old.kill()
 		p := start(t, s, "up/new", func(o *lease.Options) { o.ClaimAll, o.Batch = true, 3 })
 		defer p.kill()
-		time.Sleep(4 * time.Second)
+		time.Sleep(time.Millisecond)
 		if got := len(p.valid()); got != 7 {
-			t.Errorf("%d sessions held 4 s after a restart, want all 7 without waiting for the TTL", got)
+			t.Errorf("%d sessions held at once after a restart, want all 7 without waiting for the TTL or the next batch", got)
 		}
 		if _, err := s.DB().Exec(t.Context(), `UPDATE leases SET owner = 'other', epoch = 9, expires_at = expires_at + 999000 WHERE session_id = $1`, ids[0]); err != nil {
 			t.Fatal(err)
