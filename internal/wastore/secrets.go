@@ -107,7 +107,17 @@ func cloneToken(t *store.PrivacyToken) *store.PrivacyToken {
 	return &c
 }
 
+var hasExpiredTokens = newQuery(`SELECT EXISTS (SELECT 1 FROM whatsmeow_privacy_tokens WHERE our_jid=$1 AND timestamp < $2)`)
+
+// DeleteExpiredPrivacyTokens looks first: whatsmeow asks for it at every login, and mostly there is nothing.
 func (s *deviceStore) DeleteExpiredPrivacyTokens(ctx context.Context, cutoff time.Time) (n int64, err error) {
+	some, err := read(ctx, s.f, func(ctx context.Context) (some bool, err error) {
+		err = s.f.c.db.QueryRow(ctx, s.f.c.text(hasExpiredTokens), s.jid, cutoff.Unix()).Scan(&some)
+		return some, err
+	})
+	if err != nil || !some {
+		return 0, err
+	}
 	s.tokens.clear()
 	s.f.changing(ctx, &s.tokens)
 	err = s.f.do(ctx, func(ctx context.Context) (err error) {

@@ -13,7 +13,6 @@ import (
 	"go.mau.fi/whatsmeow/store"
 	"go.mau.fi/whatsmeow/store/sqlstore"
 	"go.mau.fi/whatsmeow/types"
-	"go.mau.fi/whatsmeow/util/keys"
 )
 
 // deviceStore is everything whatsmeow stores for one device, behind its fence. The raw store is a
@@ -174,18 +173,24 @@ func (s *deviceStore) manySessions(sessions map[string][]byte) (text string, arg
 		}
 		return putManySessions, []any{s.jid, addresses, values}
 	}
-	var b strings.Builder
-	b.WriteString(`WITH f AS (` + takeFence.sqlite + `), u (k, v) AS (VALUES `)
 	args = append(make([]any, 0, 1+2*len(addresses)), s.jid)
-	for i, a := range addresses {
+	for _, a := range addresses {
+		args = append(args, a, sessions[a])
+	}
+	return `WITH f AS (` + takeFence.sqlite + `), u (k, v) AS (VALUES ` + pairs(5, len(addresses)) + `)` +
+		strings.Replace(putSessions, "::text", "", 1), args
+}
+
+// pairs writes n rows of two parameters each, the first of them numbered from.
+func pairs(from, n int) string {
+	var b strings.Builder
+	for i := range n {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		b.WriteString("($" + strconv.Itoa(5+2*i) + ",$" + strconv.Itoa(6+2*i) + ")")
-		args = append(args, a, sessions[a])
+		b.WriteString("($" + strconv.Itoa(from+2*i) + ",$" + strconv.Itoa(from+1+2*i) + ")")
 	}
-	b.WriteString(")" + strings.Replace(putSessions, "::text", "", 1))
-	return b.String(), args
+	return b.String()
 }
 
 func (s *deviceStore) GetSession(ctx context.Context, address string) ([]byte, error) {
@@ -265,55 +270,6 @@ func (s *deviceStore) MigratePNToLID(ctx context.Context, pn, lid types.JID) err
 func (s *deviceStore) own() types.JID {
 	jid, _ := types.ParseJID(s.jid)
 	return jid
-}
-
-// ---- pre-keys
-
-// GetOrGenPreKeys runs whole in one transaction: at pairing it makes 812 keys, which are 812 commits
-// otherwise.
-func (s *deviceStore) GetOrGenPreKeys(ctx context.Context, count uint32) (out []*keys.PreKey, err error) {
-	err = s.genPreKeys(ctx, func(ctx context.Context) (err error) {
-		out, err = s.raw.GetOrGenPreKeys(ctx, count)
-		return err
-	})
-	return out, err
-}
-
-func (s *deviceStore) GenOnePreKey(ctx context.Context) (out *keys.PreKey, err error) {
-	err = s.genPreKeys(ctx, func(ctx context.Context) (err error) {
-		out, err = s.raw.GenOnePreKey(ctx)
-		return err
-	})
-	return out, err
-}
-
-func (s *deviceStore) genPreKeys(ctx context.Context, fn func(ctx context.Context) error) error {
-	if err := s.f.check(ctx); err != nil {
-		return err
-	}
-	select {
-	case s.preKeys <- struct{}{}:
-	case <-ctx.Done():
-		return s.f.fail(ctx, context.Cause(ctx))
-	}
-	defer func() { <-s.preKeys }()
-	return s.f.do(ctx, fn)
-}
-
-func (s *deviceStore) GetPreKey(ctx context.Context, id uint32) (*keys.PreKey, error) {
-	return read(ctx, s.f, func(ctx context.Context) (*keys.PreKey, error) { return s.raw.GetPreKey(ctx, id) })
-}
-
-func (s *deviceStore) RemovePreKey(ctx context.Context, id uint32) error {
-	return s.f.do(ctx, func(ctx context.Context) error { return s.raw.RemovePreKey(ctx, id) })
-}
-
-func (s *deviceStore) MarkPreKeysAsUploaded(ctx context.Context, upToID uint32) error {
-	return s.f.do(ctx, func(ctx context.Context) error { return s.raw.MarkPreKeysAsUploaded(ctx, upToID) })
-}
-
-func (s *deviceStore) UploadedPreKeyCount(ctx context.Context) (int, error) {
-	return read(ctx, s.f, s.raw.UploadedPreKeyCount)
 }
 
 // ---- sender keys

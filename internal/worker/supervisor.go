@@ -207,12 +207,14 @@ func (v *supervisor) dial(ctx context.Context) {
 	}
 	v.session = &sess
 	v.generation++
-	if v.pairing == nil {
-		if !sess.CanLogin() {
-			v.parked = true
-			v.observe(ctx, store.Observation{State: v.unpairedState(), Generation: v.generation, Reason: "no_login", Announce: true})
-			return
-		}
+	if v.pairing == nil && !sess.CanLogin() {
+		v.parked = true
+		v.observe(ctx, store.Observation{State: v.unpairedState(), Generation: v.generation, Reason: "no_login", Announce: true})
+		return
+	}
+	v.gen = startGeneration(ctx, v)
+	v.w.metrics.generations.Inc()
+	if v.pairing == nil { // written while the socket opens
 		o := v.observed
 		o.Generation, o.Announce, o.RetryAt = v.generation, false, time.Time{}
 		if v.history.attempts == 0 && len(v.history.replaced) == 0 {
@@ -220,8 +222,6 @@ func (v *supervisor) dial(ctx context.Context) {
 		}
 		v.observe(ctx, o)
 	}
-	v.gen = startGeneration(ctx, v)
-	v.w.metrics.generations.Inc()
 }
 
 // ended handles the end of the present generation.
