@@ -42,6 +42,11 @@ test-interop: ## Let a WhatsApp client of another make talk to wafleet through t
 fuzz: mend ## Run every fuzz target for FUZZTIME (10s)
 	MODFILE=$(SIM) FUZZTIME=$(FUZZTIME) scripts/fuzz
 
+.PHONY: bench-send
+bench-send: ## Sends per second beside the bare library (MESSAGES, SESSIONS, DATABASE, ROUNDS)
+	@scripts/need postgres redis
+	@$(GO) run ./trials/send
+
 .PHONY: fmt
 fmt: ## Format the Go files
 	gofmt -w $(GOFILES)

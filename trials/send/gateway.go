@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// gateway is the product as its users see it: an API, and one organization with a key for every session.
+type gateway struct {
+	api, admin string
+	simulator  string
+	keys       []string
+}
+
+// posted is what the clients saw of a load.
+type posted struct {
+	first    time.Time // the first POST
+	p50, p99 time.Duration
+}
+
+// pair makes an organization, a key and a session for every number and links them through the simulator.
+func (g *gateway) pair(ctx context.Context, numbers []string) error {
+	g.keys = make([]string, len(numbers))
+	errs := make([]error, len(numbers))
+	slots := make(chan struct{}, pairsAtOnce)
+	var all sync.WaitGroup
+	for i, n := range numbers {
+		all.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			g.keys[i], errs[i] = g.pairOne(ctx, fmt.Sprintf("org-%03d", i), n)
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (g *gateway) pairOne(ctx context.Context, org, number string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, pairLimit)
+	defer cancel()
+	post := func(path string, in, out any) error { return call(ctx, http.MethodPost, g.api+path, g.admin, in, out) }
+	var key struct {
+		Key string `json:"key"`
+	}
+	slug := org + "-01"
+	session := "/api/admin/sessions/" + slug
+	for _, step := range []func() error{
+		func() error {
+			return post("/api/admin/organizations", map[string]string{"orgId": org, "label": "Organization"}, nil)
+		},
+		func() error { return post("/api/admin/keys", map[string]string{"orgId": org, "label": "trial"}, &key) },
+		func() error {
+			return post("/api/admin/sessions", map[string]string{"orgId": org, "sessionId": slug}, nil)
+		},
+		func() error { return post(session+"/pair", map[string]string{"method": "qr"}, nil) },
+	} {
+		if err := step(); err != nil {
+			return "", err
+		}
+	}
+	var shown struct {
+		QR string `json:"qr"`
+	}
+	err := until(ctx, "QR code", func() (bool, error) {
+		err := call(ctx, http.MethodGet, g.api+session+"/qr", g.admin, nil, &shown)
+		if refused, ok := errors.AsType[*callError](err); ok && refused.status == http.StatusConflict {
+			return false, nil // not yet
+		}
+		return shown.QR != "", err
+	})
+	if err != nil {
+		return "", err
+	}
+	if err := scan(ctx, g.simulator, number, shown.QR); err != nil {
+		return "", err
+	}
+	return key.Key, until(ctx, "connected session", func() (bool, error) {
+		var s struct {
+			Connected bool   `json:"connected"`
+			PairedAt  string `json:"pairedAt"`
+		}
+		err := call(ctx, http.MethodGet, g.api+session, g.admin, nil, &s)
+		return s.Connected && s.PairedAt != "", err
+	})
+}
+
+// post does one load with closed-loop clients: each waits for its 202 and goes on. Any other answer ends the trial.
+func (g *gateway) post(ctx context.Context, l load) (posted, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	took := make([]time.Duration, l.Messages)
+	var next atomic.Int64
+	var all sync.WaitGroup
+	p := posted{first: time.Now()}
+	for range clients {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				k := int(next.Add(1)) - 1
+				if k >= l.Messages {
+					return
+				}
+				start := time.Now()
+				if err := call(ctx, http.MethodPost, g.api+"/api/v1/messages", g.keys[l.session(k)],
+					map[string]string{"to": "+" + l.recipient(k), "text": l.text(k)}, nil); err != nil {
+					cancel(fmt.Errorf("message %d was not accepted: %w", k, err))
+					return
+				}
+				took[k] = time.Since(start)
+			}
+		})
+	}
+	all.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return p, err
+	}
+	slices.Sort(took)
+	p.p50, p.p99 = took[len(took)/2], took[len(took)*99/100]
+	return p, nil
+}
