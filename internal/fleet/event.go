@@ -11,6 +11,9 @@ const (
 	EventMessageStatus        EventKind = "message.status"
 	EventMessageUnprocessable EventKind = "message.unprocessable"
 	EventSessionStatus        EventKind = "session.status"
+	EventSessionConflict      EventKind = "session.conflict"       // given up: something else uses the session's keys
+	EventReconnectLoop        EventKind = "session.reconnect_loop" // once per ReconnectLoop failed connects in a row
+	EventFleetAlert           EventKind = "fleet.alert"            // many sessions suffer the same at once
 	EventEndpointDisabled     EventKind = "endpoint.disabled"
 )
 
@@ -29,10 +32,16 @@ const (
 func EventKinds(s Scope) []EventKind {
 	org := []EventKind{EventMessage, EventMessageStatus, EventMessageUnprocessable}
 	if s == ScopeOperator {
-		return append(org, EventSessionStatus, EventEndpointDisabled)
+		return append(org, EventSessionStatus, EventSessionConflict, EventReconnectLoop, EventFleetAlert, EventEndpointDisabled)
 	}
 	return org
 }
+
+// ReconnectLoop is after how many failed connects in a row, and then every so many, operators are told.
+const ReconnectLoop = 5
+
+// AlertLogouts is the Reason of a fleet.alert: WhatsApp ended many logins within a short time.
+const AlertLogouts = "logouts"
 
 // Event is a thing that happened. It keeps references; bodies are rendered at delivery.
 type Event struct {
@@ -58,7 +67,10 @@ type EventData struct {
 	Observed  Observed  `json:"observed,omitempty"`
 	Reason    string    `json:"reason,omitempty"`
 	WACode    int       `json:"waCode,omitempty"`
-	Until     int64     `json:"until,omitempty"` // unix ms
+	Until     int64     `json:"until,omitempty"`    // unix ms
+	Attempts  int       `json:"attempts,omitempty"` // failed connects in a row
+	Sessions  int       `json:"sessions,omitempty"` // how many sessions suffer
+	Of        int       `json:"of,omitempty"`       // out of so many
 	Endpoint  string    `json:"endpoint,omitempty"`
 	At        int64     `json:"at,omitempty"` // when it happened, unix ms
 }

@@ -15,15 +15,19 @@ type Reason string
 
 // Reasons, from a closed set: they are told to consumers and may become metric labels.
 const (
-	ReasonStopped      Reason = "stopped"       // the operator wants it stopped
-	ReasonPaused       Reason = "paused"        // the operator holds it back; inbound goes on
-	ReasonUnpaired     Reason = "unpaired"      // it has no WhatsApp number yet, or no login any more
-	ReasonUnowned      Reason = "unowned"       // no worker holds it: none runs, or the last one's heartbeat stopped
-	ReasonDisconnected Reason = "not_connected" // its owner is not logged in at WhatsApp now
+	ReasonStopped      Reason = "stopped"         // the operator wants it stopped
+	ReasonPaused       Reason = "paused"          // the operator holds it back; inbound goes on
+	ReasonUnpaired     Reason = "unpaired"        // it has no WhatsApp number yet, or no login any more
+	ReasonUnowned      Reason = "unowned"         // no worker holds it: none runs, or the last one's heartbeat stopped
+	ReasonDisconnected Reason = "not_connected"   // its owner is not logged in at WhatsApp now
+	ReasonOutdated     Reason = "client_outdated" // WhatsApp refuses this version of the client
 )
 
-// noneRetry is when to try again if no session can send: about a reconnect.
-const noneRetry = 5 * time.Second
+// When to try again if no session can send.
+const (
+	noneRetry     = 5 * time.Second // about a reconnect
+	outdatedRetry = time.Minute     // an outdated client is tried again every few minutes, or replaced by a person
+)
 
 // Skip is a session that was passed over.
 type Skip struct {
@@ -45,7 +49,8 @@ type Router struct{ store *store.Store }
 func New(s *store.Store) *Router { return &Router{store: s} }
 
 // Route picks the session of the organization that sends to this recipient. Without one it returns a
-// *fleet.CodedError, NO_SESSIONS (the organization has none) or NONE_ELIGIBLE (none can send now),
+// *fleet.CodedError, NO_SESSIONS (the organization has none), CLIENT_OUTDATED (those that should send
+// can't, because WhatsApp refuses this version) or NONE_ELIGIBLE (none can send now for other reasons),
 // and a Choice that says why each was skipped.
 func (r *Router) Route(ctx context.Context, org fleet.OrgID, _ fleet.Recipient) (Choice, error) {
 	sessions, err := r.store.OrgSessions(ctx, org)
@@ -74,6 +79,12 @@ func choose(sessions []fleet.Session) (Choice, error) {
 			Code: "NO_SESSIONS", Detail: "the organization has no session: create one and pair it", Err: fleet.ErrConflict,
 		}
 	}
+	if outdated(c.Skipped) {
+		return c, &fleet.CodedError{
+			Code: "CLIENT_OUTDATED", Detail: "WhatsApp refuses this version of the gateway; its operator has to upgrade it or set WA_WEB_VERSION",
+			RetryAfter: outdatedRetry, Err: fleet.ErrUnavailable,
+		}
+	}
 	return c, &fleet.CodedError{
 		Code: "NONE_ELIGIBLE", Detail: "no session can send now: " + tally(c.Skipped), RetryAfter: noneRetry, Err: fleet.ErrUnavailable,
 	}
@@ -94,12 +105,31 @@ func eligible(s *fleet.Session) (bool, Reason) {
 		return false, ReasonUnpaired
 	case !s.LeaseLive:
 		return false, ReasonUnowned
+	// This is about our version and not about the socket, so it may be an earlier owner's word.
+	case s.Observed == fleet.ObservedClientOutdated:
+		return false, ReasonOutdated
 	// What an earlier owner saw says nothing about this one's socket.
 	case s.Observed != fleet.ObservedConnected || s.Epoch != s.LeaseEpoch:
 		return false, ReasonDisconnected
 	default:
 		return true, ""
 	}
+}
+
+// outdated reports whether our version is all that keeps sending from going on: of the sessions that
+// are wanted and linked, none has another trouble that may pass sooner.
+func outdated(skipped []Skip) bool {
+	found := false
+	for _, s := range skipped {
+		switch s.Reason {
+		case ReasonOutdated:
+			found = true
+		case ReasonStopped, ReasonPaused, ReasonUnpaired: // a person's business
+		case ReasonUnowned, ReasonDisconnected:
+			return false
+		}
+	}
+	return found
 }
 
 // tally counts reasons without naming sessions: consumers know no numbers but their own.

@@ -43,6 +43,7 @@ func TestEligible(t *testing.T) {
 		{"a session whose login WhatsApp ended may not", func(s *fleet.Session) { s.RevokedAt = now }, ReasonUnpaired},
 		{"a session whose worker's heartbeat stopped may not", func(s *fleet.Session) { s.LeaseLive = false }, ReasonUnowned},
 		{"a reconnecting session may not", func(s *fleet.Session) { s.Observed = fleet.ObservedReconnecting }, ReasonDisconnected},
+		{"a session whose client WhatsApp refuses may not", func(s *fleet.Session) { s.Observed = fleet.ObservedClientOutdated }, ReasonOutdated},
 		{"a session that only an earlier owner saw connected may not", func(s *fleet.Session) { s.LeaseEpoch = 4 }, ReasonDisconnected},
 		{"a session that has been connected for days may, though nothing was written since", func(s *fleet.Session) { s.ObservedSince = now.Add(-72 * time.Hour) }, ""},
 	} {
@@ -68,6 +69,7 @@ func TestEligible(t *testing.T) {
 func TestChooseTakesTheFirstEligibleInListOrder(t *testing.T) {
 	paused := func(s *fleet.Session) { s.Paused = true }
 	away := func(s *fleet.Session) { s.Observed = fleet.ObservedReconnecting }
+	old := func(s *fleet.Session) { s.Observed = fleet.ObservedClientOutdated }
 	gone := func(s *fleet.Session) { s.Desired = fleet.DesiredDeleted }
 	for _, tc := range []struct {
 		name    string
@@ -90,6 +92,20 @@ func TestChooseTakesTheFirstEligibleInListOrder(t *testing.T) {
 			code: "NONE_ELIGIBLE", detail: "no session can send now: 1 paused, 2 not connected",
 			skipped: []Skip{{"id-a", "a", ReasonPaused}, {"id-b", "b", ReasonDisconnected}, {"id-c", "c", ReasonDisconnected}},
 		},
+		{
+			name: "all that should send are refused for their version", list: []fleet.Session{healthy("a", paused), healthy("b", old)},
+			code: "CLIENT_OUTDATED", detail: "WhatsApp refuses this version of the gateway; its operator has to upgrade it or set WA_WEB_VERSION",
+			skipped: []Skip{{"id-a", "a", ReasonPaused}, {"id-b", "b", ReasonOutdated}},
+		},
+		{
+			name: "one that may come back sooner than a version", list: []fleet.Session{healthy("a", old), healthy("b", away)},
+			code: "NONE_ELIGIBLE", detail: "no session can send now: 1 client outdated, 1 not connected",
+			skipped: []Skip{{"id-a", "a", ReasonOutdated}, {"id-b", "b", ReasonDisconnected}},
+		},
+		{
+			name: "one that is connected although another is refused", list: []fleet.Session{healthy("a", old), healthy("b")},
+			want: "b", skipped: []Skip{{"id-a", "a", ReasonOutdated}},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := choose(tc.list)
@@ -103,8 +119,8 @@ func TestChooseTakesTheFirstEligibleInListOrder(t *testing.T) {
 			switch {
 			case tc.code == "" && err != nil, tc.code != "" && (coded == nil || coded.Code != tc.code || coded.Detail != tc.detail):
 				t.Errorf("choose() error = %v, want %s: %s", err, tc.code, tc.detail)
-			case tc.code == "NONE_ELIGIBLE" && (coded.RetryAfter <= 0 || !errors.Is(err, fleet.ErrUnavailable)):
-				t.Errorf("NONE_ELIGIBLE = %+v, want a time to try again", coded)
+			case (tc.code == "NONE_ELIGIBLE" || tc.code == "CLIENT_OUTDATED") && (coded.RetryAfter <= 0 || !errors.Is(err, fleet.ErrUnavailable)):
+				t.Errorf("%s = %+v, want 503 and a time to try again", tc.code, coded)
 			case tc.code == "NO_SESSIONS" && !errors.Is(err, fleet.ErrConflict):
 				t.Errorf("NO_SESSIONS = %+v, want a conflict", coded)
 			}

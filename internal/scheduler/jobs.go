@@ -63,6 +63,8 @@ func Jobs(o JobOptions) []Job {
 			unknown.Set(float64(left))
 			return n, err
 		}},
+		{Name: "tell-logouts", Every: 30 * time.Second, Hold: 30 * time.Second, Run: o.telling(
+			func(ctx context.Context, _ int) (int, error) { return o.Store.TellLogouts(ctx) })},
 		{Name: "dead-workers", Every: time.Minute, Hold: 30 * time.Second, Run: func(ctx context.Context) (int, error) {
 			now, err := o.Store.Now(ctx)
 			if err != nil {

@@ -22,6 +22,17 @@ type Observation struct {
 	// Announce writes a session.status event if the state is not the one last told. An owner holds
 	// it back while a drop may still heal by itself.
 	Announce bool
+	// Tell writes an event of this kind beside the state, such as fleet.EventSessionConflict; "" = none.
+	Tell fleet.EventKind
+}
+
+func (o *Observation) event(org fleet.OrgID, session fleet.SessionID, kind fleet.EventKind) fleet.Event {
+	return fleet.Event{
+		OrgID: org, Kind: kind, SessionID: session,
+		Data: fleet.EventData{
+			Observed: o.State, Reason: o.Reason, WACode: o.Code, Detail: o.Error, Until: ms(o.Until), Attempts: o.Attempts,
+		},
+	}
 }
 
 // RecordObserved writes the observed part of a session, fenced by the term. Any state but pairing
@@ -45,20 +56,25 @@ func (s *Store) RecordObserved(ctx context.Context, term fleet.Term, o Observati
 		if err != nil {
 			return fmt.Errorf("record state of session %s: %w", term.SessionID, notFound(err))
 		}
-		if !o.Announce || announced == string(o.State) {
-			return nil
+		var kinds []fleet.EventKind
+		if o.Announce && announced != string(o.State) {
+			kinds = append(kinds, fleet.EventSessionStatus)
+			if _, err := s.exec(ctx, `UPDATE sessions SET announced = $2 WHERE id = $1`, term.SessionID, string(o.State)); err != nil {
+				return fmt.Errorf("record state of session %s: %w", term.SessionID, err)
+			}
 		}
-		if _, err := s.exec(ctx, `UPDATE sessions SET announced = $2 WHERE id = $1`, term.SessionID, string(o.State)); err != nil {
-			return fmt.Errorf("record state of session %s: %w", term.SessionID, err)
+		if o.Tell != "" {
+			kinds = append(kinds, o.Tell)
 		}
-		_, err = s.AppendEvent(ctx, fleet.Event{
-			OrgID: org, Kind: fleet.EventSessionStatus, SessionID: term.SessionID,
-			Data: fleet.EventData{Observed: o.State, Reason: o.Reason, WACode: o.Code, Detail: o.Error, Until: ms(o.Until)},
-		})
-		told = err == nil
-		return err
+		for _, kind := range kinds {
+			if _, err := s.AppendEvent(ctx, o.event(org, term.SessionID, kind)); err != nil {
+				return err
+			}
+		}
+		told = len(kinds) > 0
+		return nil
 	})
-	return told, err
+	return told && err == nil, err
 }
 
 // RecordPairing shows a new QR or code, fenced by the term, and puts the session into pairing.

@@ -88,11 +88,20 @@ type coded struct {
 }
 
 type sessionPayload struct {
-	State  fleet.Observed `json:"state"`
-	Reason string         `json:"reason,omitempty"`
-	WACode int            `json:"waCode,omitempty"` // WhatsApp's code, if it gave one
-	Detail string         `json:"detail,omitempty"`
-	Until  *string        `json:"until,omitempty"` // end of a temporary ban
+	State    fleet.Observed `json:"state"`
+	Reason   string         `json:"reason,omitempty"`
+	WACode   int            `json:"waCode,omitempty"` // WhatsApp's code, if it gave one
+	Detail   string         `json:"detail,omitempty"`
+	Attempts int            `json:"attempts,omitempty"` // failed connects in a row
+	Until    *string        `json:"until,omitempty"`    // end of a temporary ban
+	*truth
+}
+
+type alertPayload struct {
+	Alert    string `json:"alert"`
+	Sessions int    `json:"sessions"` // how many suffer
+	Of       int    `json:"of"`       // out of so many
+	Detail   string `json:"detail"`
 	*truth
 }
 
@@ -169,10 +178,14 @@ func payloadOf(ev fleet.Event, sub store.EventSubject, inner *truth) (any, error
 			}
 		}
 		return p, nil
-	case fleet.EventSessionStatus:
+	case fleet.EventSessionStatus, fleet.EventSessionConflict, fleet.EventReconnectLoop:
 		return sessionPayload{
 			State: ev.Data.Observed, Reason: ev.Data.Reason, WACode: ev.Data.WACode, Detail: clip(ev.Data.Detail, maxDetail),
-			Until: momentMS(ev.Data.Until), truth: inner,
+			Attempts: ev.Data.Attempts, Until: momentMS(ev.Data.Until), truth: inner,
+		}, nil
+	case fleet.EventFleetAlert:
+		return alertPayload{
+			Alert: ev.Data.Reason, Sessions: ev.Data.Sessions, Of: ev.Data.Of, Detail: clip(ev.Data.Detail, maxDetail), truth: inner,
 		}, nil
 	case fleet.EventEndpointDisabled:
 		return endpointPayload{EndpointID: ev.Data.Endpoint, Reason: ev.Data.Reason, truth: inner}, nil

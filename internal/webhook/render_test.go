@@ -54,6 +54,15 @@ func example(kind fleet.EventKind) (fleet.Event, store.EventSubject) {
 	case fleet.EventSessionStatus:
 		ev.ConversationID = ""
 		ev.Data = fleet.EventData{Observed: fleet.ObservedTempBanned, Reason: "temp_banned", WACode: 402, Until: at.Add(time.Hour).UnixMilli()}
+	case fleet.EventSessionConflict:
+		ev.ConversationID = ""
+		ev.Data = fleet.EventData{Observed: fleet.ObservedConflict, Reason: "replaced"}
+	case fleet.EventReconnectLoop:
+		ev.ConversationID = ""
+		ev.Data = fleet.EventData{Observed: fleet.ObservedReconnecting, Reason: "dial_failed", Detail: "connection refused", Attempts: 5}
+	case fleet.EventFleetAlert:
+		ev.OrgID, ev.ConversationID, ev.SessionID, sub.Session = "", "", "", nil
+		ev.Data = fleet.EventData{Reason: fleet.AlertLogouts, Sessions: 20, Of: 100, Detail: "WhatsApp ended 20 of 100 logins within 5 minutes."}
 	case fleet.EventEndpointDisabled:
 		ev.ConversationID, ev.SessionID, sub.Session = "", "", nil
 		ev.Data = fleet.EventData{Endpoint: "ep_01jgexample0000000000000005", Reason: store.DisabledFailing, At: at.UnixMilli()}

@@ -120,9 +120,34 @@ func (g *generation) run(login string) wa.End {
 	return g.sock.Run(g.ctx)
 }
 
+// calm waits while the process's dials are spaced. A person who pairs never waits.
+func (g *generation) calm() bool {
+	w := g.v.w
+	for first := true; ; first = false {
+		wait := w.brake.pause(w.Active(), time.Now())
+		if wait <= 0 {
+			return true
+		}
+		if first {
+			w.metrics.braked.Inc()
+			g.log.InfoContext(g.ctx, "connecting later: WhatsApp turns many sessions away")
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-g.ctx.Done():
+			t.Stop()
+			return false
+		}
+	}
+}
+
 // dialToken waits for the right to open a socket. It goes back when the socket is open, has ended,
 // or took too long, so a restore never opens more than RESTORE_CONCURRENCY at a time.
 func (g *generation) dialToken() (release func(), ok bool) {
+	if g.pair == nil && !g.calm() {
+		return nil, false
+	}
 	select {
 	case g.v.w.dials <- struct{}{}:
 	case <-g.ctx.Done():

@@ -13,6 +13,7 @@ type metrics struct {
 	stale         prometheus.Counter
 	lookErrors    prometheus.Counter
 	unprocessable prometheus.Counter
+	braked        prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer, active func() int) *metrics {
@@ -35,9 +36,12 @@ func newMetrics(r prometheus.Registerer, active func() int) *metrics {
 		unprocessable: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "wafleet_worker_unprocessable_total", Help: "Stanzas kept raw after three failures of our own code.",
 		}),
+		braked: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "wafleet_worker_braked_dials_total", Help: "Connects put off because WhatsApp turned many sessions away within minutes.",
+		}),
 	}
 	if r != nil {
-		r.MustRegister(m.generations, m.ends, m.sends, m.stale, m.lookErrors, m.unprocessable,
+		r.MustRegister(m.generations, m.ends, m.sends, m.stale, m.lookErrors, m.unprocessable, m.braked,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "wafleet_worker_sessions_active", Help: "Sessions owned now.",
 			}, func() float64 { return float64(active()) }))

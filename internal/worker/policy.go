@@ -33,6 +33,8 @@ type verdict struct {
 	delay time.Duration // until the next dial
 	park  bool          // no dial until a person or a command says so
 	loud  bool          // told at once, not after the grace
+
+	tell fleet.EventKind // an event of its own beside the state; "" = none
 }
 
 // after decides what follows an end. stable: the generation was open for stableAfter, so counters
@@ -58,9 +60,9 @@ func (h *history) after(end wa.End, stable bool, now time.Time) verdict {
 	case wa.ReasonClientOutdated:
 		return verdict{state: fleet.ObservedClientOutdated, delay: jitter(probeOutdated), loud: true}
 	case wa.ReasonStore:
-		return verdict{state: fleet.ObservedUnavailable, delay: h.backoff()}
+		return h.again(fleet.ObservedUnavailable)
 	default:
-		return verdict{state: fleet.ObservedReconnecting, delay: h.backoff()}
+		return h.again(fleet.ObservedReconnecting)
 	}
 }
 
@@ -77,9 +79,18 @@ func (h *history) conflict(now time.Time) verdict {
 	n := len(h.replaced)
 	if n >= conflictLimit {
 		h.replaced = nil
-		return verdict{state: fleet.ObservedConflict, park: true, loud: true}
+		return verdict{state: fleet.ObservedConflict, park: true, loud: true, tell: fleet.EventSessionConflict}
 	}
 	return verdict{state: fleet.ObservedConflict, delay: jitter(conflictBase << (n - 1)), loud: true}
+}
+
+// again is the end of a try that may be repeated for ever, which people hear of from time to time.
+func (h *history) again(state fleet.Observed) verdict {
+	v := verdict{state: state, delay: h.backoff()}
+	if h.attempts%fleet.ReconnectLoop == 0 {
+		v.tell = fleet.EventReconnectLoop
+	}
+	return v
 }
 
 // backoff counts a failure and returns the wait: none to speak of for the first, then doubling.

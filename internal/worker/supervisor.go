@@ -217,8 +217,8 @@ func (v *supervisor) dial(ctx context.Context) {
 	if v.pairing == nil { // written while the socket opens
 		o := v.observed
 		o.Generation, o.Announce, o.RetryAt = v.generation, false, time.Time{}
-		if v.history.attempts == 0 && len(v.history.replaced) == 0 {
-			o.State = fleet.ObservedConnecting // a try out of a drop or a conflict is not news
+		if v.history.attempts == 0 && len(v.history.replaced) == 0 && o.State != fleet.ObservedClientOutdated {
+			o.State = fleet.ObservedConnecting // a try out of a drop, a conflict or a refused version is not news
 		}
 		v.observe(ctx, o)
 	}
@@ -232,6 +232,7 @@ func (v *supervisor) ended(ctx context.Context, end wa.End) {
 	g.wait()
 	v.stable.Stop()
 	v.w.metrics.ended(end.Reason)
+	v.w.brake.saw(v.id, end.Reason, time.Now())
 	if ctx.Err() != nil {
 		return // the loop sees it next
 	}
@@ -245,7 +246,7 @@ func (v *supervisor) ended(ctx context.Context, end wa.End) {
 	verdict := v.history.after(end, g.stable, time.Now())
 	o := store.Observation{
 		State: verdict.state, Generation: g.n, Reason: string(end.Reason), Code: end.Code, Error: errText(end.Err),
-		Attempts: v.history.attempts, Announce: verdict.loud,
+		Attempts: v.history.attempts, Announce: verdict.loud, Tell: verdict.tell,
 	}
 	if end.Reason == wa.ReasonTempBanned {
 		o.Until = time.Now().Add(end.Expire)
@@ -266,11 +267,16 @@ func (v *supervisor) ended(ctx context.Context, end wa.End) {
 // ready: the generation logged in.
 func (v *supervisor) ready(ctx context.Context) {
 	v.stable.Reset(stableAfter)
+	v.w.brake.loggedIn()
 	// After "replaced" an open means little until it lasts; telling each one would be noise.
-	v.observe(ctx, store.Observation{
+	o := store.Observation{
 		State: fleet.ObservedConnected, Generation: v.gen.n, Attempts: v.history.attempts,
 		Announce: len(v.history.replaced) == 0,
-	})
+	}
+	if o.Attempts > 0 { // why it was away stays to be seen until this open has lasted
+		o.Reason, o.Code, o.Error = v.observed.Reason, v.observed.Code, v.observed.Error
+	}
+	v.observe(ctx, o)
 	v.wakeLane()
 }
 
@@ -297,6 +303,9 @@ func (v *supervisor) observe(ctx context.Context, o store.Observation) {
 		v.grace.Reset(dropGrace)
 		v.graceOn = true
 	}
+	if o.Tell == "" {
+		o.Tell = v.observed.Tell // not written yet
+	}
 	v.observed, v.unwritten = o, true
 	v.write(ctx)
 }
@@ -307,7 +316,7 @@ func (v *supervisor) write(ctx context.Context) {
 	cancel()
 	switch {
 	case err == nil:
-		v.unwritten = false
+		v.unwritten, v.observed.Tell = false, ""
 		v.w.changed(ctx, v.id, told)
 	case errors.Is(err, fleet.ErrLeaseLost):
 		v.term.Lose(fleet.ErrLeaseLost)

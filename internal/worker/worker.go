@@ -58,6 +58,7 @@ type Worker struct {
 	metrics   *metrics
 	waMetrics *wa.Metrics
 	dials     chan struct{} // one token per socket being opened
+	brake     brake
 	handle    func(ctx context.Context, term fleet.Term, org fleet.OrgID, m fleet.Inbound) error
 
 	restUntil atomic.Int64 // unix ms before which no nudge is tried
