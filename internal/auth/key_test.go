@@ -111,3 +111,26 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func FuzzPresented(f *testing.F) {
+	f.Add("Bearer "+PrefixAdmin, "", "")
+	f.Add("bearer  x ", "Bearer x", "x")
+	f.Add("Basic x", "Bearer", "")
+	f.Add("", "", "a\x00b")
+	f.Fuzz(func(t *testing.T, first, second, own string) {
+		h := http.Header{"Authorization": {first, second}, "X-Api-Key": {own}}
+		key := Presented(h)
+		if key == "" {
+			return
+		}
+		// Whatever part of the way looks at only one of the headers must have seen this key or none.
+		for _, value := range []string{first, second} {
+			if scheme, other, _ := strings.Cut(value, " "); strings.EqualFold(scheme, "Bearer") && strings.TrimSpace(other) != key {
+				t.Errorf("Presented(%q) = %q, but one header says %q", h, key, other)
+			}
+		}
+		if own != "" && own != key {
+			t.Errorf("Presented(%q) = %q, but X-Api-Key says %q", h, key, own)
+		}
+	})
+}

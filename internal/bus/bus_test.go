@@ -422,3 +422,17 @@ func (p *proxy) refuse(on bool) {
 		p.cut()
 	}
 }
+
+func FuzzCheckRedisURL(f *testing.F) {
+	const password = "pa55w0rd"
+	f.Add("redis://u:", "@h:1/2?protocol=3")
+	f.Add("rediss://:", "@h/x")
+	f.Add("unix:///", "?db=1")
+	f.Add("redis://[::1", "?dial_timeout=x&max_retries=-1")
+	f.Add("", "\x00")
+	f.Fuzz(func(t *testing.T, before, after string) {
+		if err := bus.CheckRedisURL(before + password + after); err != nil && strings.Contains(err.Error(), password) {
+			t.Errorf("CheckRedisURL(%q) repeats in its error what may be a password: %v", before+password+after, err)
+		}
+	})
+}

@@ -97,7 +97,7 @@ func (pr *process) addAPI(ctx context.Context) (*listener, error) {
 		Store: pr.store, Auth: pr.auth, Outbound: out, Bus: pr.bus, Log: pr.log, Registerer: pr.registry, Version: pr.versions.Version,
 		AllowPrivateWebhooks: pr.cfg.WebhookAllowPrivate,
 	})
-	ln, err := listen(ctx, "LISTEN", pr.cfg.Listen, pr.anyPort, behindProxies(proxies, api), pr.log)
+	ln, err := listen(ctx, "LISTEN", pr.cfg.Listen, pr.anyPort, httpapi.BehindProxies(proxies, api), pr.log)
 	if err != nil {
 		return nil, err
 	}

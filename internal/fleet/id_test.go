@@ -97,3 +97,15 @@ func TestContactKeyPrefersThePhone(t *testing.T) {
 		}
 	}
 }
+
+func FuzzValidSlug(f *testing.F) {
+	for _, seed := range []string{"org-a", "org-a-01", "", "-", "a--b", "a-", "A", "a*", "a%", "é", " a", strings.Repeat("a", 64)} {
+		f.Add(seed)
+	}
+	pattern := regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+	f.Fuzz(func(t *testing.T, in string) {
+		if got, want := fleet.ValidSlug(in), len(in) <= 63 && pattern.MatchString(in) && !strings.Contains(in, "\n"); got != want {
+			t.Errorf("ValidSlug(%q) = %v, want %v", in, got, want)
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -76,4 +77,52 @@ func TestLookupFindsWhatAPreviousKeyWrote(t *testing.T) {
 		}
 	}
 	t.Error("no hash of the rotated lookup equals the one stored")
+}
+
+func FuzzParseKey(f *testing.F) {
+	k := Key{1, 2, 3}
+	for _, seed := range []string{"", " " + k.Encode() + "\n", strings.Repeat("A", 43), strings.Repeat("A", 43) + "=", strings.Repeat("0", 64), strings.Repeat("_-", 21) + "A", "é"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, in string) {
+		got, err := ParseKey(in)
+		if (err != nil) != (got == Key{}) {
+			t.Fatalf("ParseKey(%q) = %x, %v", in, got, err)
+		}
+		if err == nil {
+			if again, err := ParseKey(got.Encode()); err != nil || again != got {
+				t.Errorf("ParseKey(%q) = %x, whose own text reads %x, %v", in, got, again, err)
+			}
+		}
+	})
+}
+
+func FuzzOpen(f *testing.F) {
+	ring, err := NewRing(Key{1}, Key{2})
+	if err != nil {
+		f.Fatal(err)
+	}
+	old, err := NewRing(Key{2})
+	if err != nil {
+		f.Fatal(err)
+	}
+	const row = "msg_1"
+	f.Add([]byte(nil), []byte("hello"))
+	f.Add(ring.Seal(row, []byte("hello")), []byte{})
+	f.Add(old.Seal(row, []byte{}), []byte{0})
+	f.Fuzz(func(t *testing.T, foreign, plain []byte) {
+		if got, err := ring.Open("msg_2", foreign); len(foreign) > 0 && (!errors.Is(err, ErrKey) || got != nil) {
+			t.Errorf("Open of bytes that were not sealed for the row = %x, %v, want ErrKey", got, err)
+		}
+		if got, err := ring.Open(row, old.Seal(row, plain)); err != nil || !bytes.Equal(got, plain) {
+			t.Errorf("Open(Seal(%x)) = %x, %v", plain, got, err)
+		}
+		sealed := ring.Seal(row, plain)
+		for i, b := range foreign {
+			sealed[i%len(sealed)] ^= b
+		}
+		if got, err := ring.Open(row, sealed); err == nil && !bytes.Equal(got, plain) {
+			t.Errorf("altered bytes open as %x, sealed was %x", got, plain)
+		}
+	})
 }

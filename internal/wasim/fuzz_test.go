@@ -3,8 +3,14 @@ package wasim
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
 	"testing"
 
 	waBinary "go.mau.fi/whatsmeow/binary"
@@ -165,6 +171,72 @@ func FuzzStanza(f *testing.F) {
 				}
 				s.logOut(c, &o.stanza)
 			}
+		}
+	})
+}
+
+// FuzzScanQR feeds texts to the phone's camera: none may panic or pair.
+func FuzzScanQR(f *testing.F) {
+	key := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{1}, 32))
+	f.Add("2@ref," + key + "," + key + "," + key)
+	f.Add("https://example.com/qr#ref," + key + "," + key + "," + key + ",1")
+	f.Add("#,,,,")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, qr string) {
+		s, err := New(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		life, end := context.WithCancel(t.Context())
+		defer end()
+		s.refs["ref"] = &conn{
+			srv: s, life: life, end: end, wake: make(chan struct{}, 1), peer: &peer{static: bytes.Repeat([]byte{2}, 32)},
+			reg: &waWa6.ClientPayload_DevicePairingRegistrationData{EIdent: bytes.Repeat([]byte{1}, 32)},
+		}
+		if err := s.Phone("5511900000001").ScanQR(t.Context(), qr); !errors.Is(err, ErrBadQR) && !errors.Is(err, ErrQRExpired) {
+			t.Errorf("ScanQR(%q) = %v, want ErrBadQR or ErrQRExpired", qr, err)
+		}
+	})
+}
+
+// FuzzControl feeds requests to the control API: every answer is JSON or a page, and none is the server's own failure.
+func FuzzControl(f *testing.F) {
+	for _, seed := range [][3]string{
+		{"GET", "/sim/log?after=-1", ""},
+		{"POST", "/sim/phones", `{"pn":"5511900000001"}`},
+		{"POST", "/sim/phones/5511900000001/send", `{"to":"5511900000002","text":"hi"}`},
+		{"POST", "/sim/phones/5511900000001/scan", `{"qr":"x"}`},
+		{"POST", "/sim/phones/0/read", `{}`},
+		{"PUT", "/sim/faults", `{"session":"5511900000001","fault":{"dropAcks":true,"latencyMs":-5}}`},
+		{"POST", "/sim/sessions/5511900000001/1/kick", ""},
+		{"POST", "/sim/log/lease", `{"epoch":1e9}`},
+		{"GET", "/sim/page/..%2f..", ""},
+	} {
+		f.Add(seed[0], seed[1], seed[2])
+	}
+	f.Fuzz(func(t *testing.T, method, target, body string) {
+		u, err := url.ParseRequestURI(target)
+		if err != nil {
+			return
+		}
+		s, err := New(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		s.Phone("5511900000001")
+		r := &http.Request{Method: method, URL: u, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body))}
+		if strings.HasPrefix(u.Path, "/ws/") || r.Method == http.MethodConnect {
+			return // a socket needs a connection; FuzzHandshake and FuzzStanza are what comes in there
+		}
+		rec := httptest.NewRecorder()
+		s.Handler().ServeHTTP(rec, r.WithContext(t.Context()))
+		if rec.Code >= 500 {
+			t.Errorf("%s %s %s = %d %s", method, target, body, rec.Code, rec.Body)
+		}
+		if rec.Header().Get("Content-Type") == "application/json" && !json.Valid(rec.Body.Bytes()) {
+			t.Errorf("%s %s %s answers what is not JSON: %s", method, target, body, rec.Body)
 		}
 	})
 }

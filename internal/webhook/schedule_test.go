@@ -75,3 +75,23 @@ func TestRetryAfterIsReadOnlyWhereItMeansSomething(t *testing.T) {
 		}
 	}
 }
+
+func FuzzRetryAfter(f *testing.F) {
+	for _, seed := range []string{"", "120", "-1", "99999999999999999999", "Wed, 01 Jul 2026 00:00:00 GMT", "Fri, 31 Dec 9999 23:59:59 GMT", "1e9", "\x00"} {
+		f.Add(seed, 503)
+	}
+	f.Add("5", 429)
+	f.Add("5", 500)
+	now := time.Unix(1_780_000_000, 0)
+	f.Fuzz(func(t *testing.T, value string, status int) {
+		d := retryAfter(status, http.Header{"Retry-After": {value}}, now)
+		if d < 0 || d > 0 && status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
+			t.Fatalf("retryAfter(%d, %q) = %v", status, value, d)
+		}
+		// What a receiver asks for lengthens the pause within its limit, and never shortens it.
+		asked := failure{tries: 1, retryAfter: d}.pause(0.5)
+		if alone := (failure{tries: 1}).pause(0.5); asked < alone || asked > retryAfterLimit {
+			t.Errorf("Retry-After %q makes the pause %v, without it %v", value, asked, alone)
+		}
+	})
+}
