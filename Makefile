@@ -27,8 +27,9 @@ mend: ## Make the mended copies of three modules and .cache/sim.mod (docs/mended
 	@scripts/mend-modules
 
 .PHONY: test
-test: mend ## Run the whole suite with the race detector, on private PostgreSQL and Redis
+test: mend ## Run the whole suite with the race detector, on private PostgreSQL and Redis; then fuzz for half a minute
 	CGO_ENABLED=1 scripts/test-services -- $(GO) test -race -shuffle=on -modfile=$(SIM) -timeout 15m ./...
+	MODFILE=$(SIM) FUZZTIME=2s scripts/fuzz
 
 .PHONY: test-fast
 test-fast: mend ## Run the suite without the race detector; results of unchanged packages are reused
