@@ -66,7 +66,7 @@ func (h *Handler) HandleUnprocessable(ctx context.Context, term fleet.Term, org 
 	if m.Raw == nil && m.Text != "" {
 		m.Raw = []byte(m.Text)
 	}
-	m.Text = ""
+	m.Text, m.Content = "", nil
 	h.log.ErrorContext(ctx, "inbound message kept raw",
 		slog.String("org_id", string(org)), slog.String("session_id", string(term.SessionID)), slog.Any("err", cause))
 	return h.keep(ctx, term, org, m, fleet.EventMessageUnprocessable, fleet.EventData{Reason: ReasonHandlerFailed})

@@ -117,7 +117,7 @@ func TestTheSameStanzaIsToldOnceHoweverOftenItComes(t *testing.T) {
 		term := owned(t, s, "org-a")
 		h := handler(t, s, bus.NewLocal())
 		var wg sync.WaitGroup
-		for range 8 { // at once
+		for range 32 { // at once
 			wg.Go(func() {
 				if err := h.Handle(t.Context(), term, "org-a", hello()); err != nil {
 					t.Errorf("Handle = %v", err)
@@ -144,10 +144,13 @@ func TestDifferentThingsUnderOneWhatsAppIDAreToldEach(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		term := owned(t, s, "org-a")
 		h := handler(t, s, bus.NewLocal())
+		about := &fleet.Content{About: hello().WAID}
 		for _, change := range []func(m *fleet.Inbound){
 			func(*fleet.Inbound) {},
-			func(m *fleet.Inbound) { m.Version = 1 },
-			func(m *fleet.Inbound) { m.Kind = "unsupported" },
+			func(m *fleet.Inbound) { m.Kind, m.Version, m.Content = fleet.KindEdited, 1, about },
+			func(m *fleet.Inbound) { m.Kind, m.Version, m.Content = fleet.KindEdited, 2, about },
+			func(m *fleet.Inbound) { m.Kind, m.Content = fleet.KindReaction, about },
+			func(m *fleet.Inbound) { m.Kind = fleet.KindUnsupported },
 			func(m *fleet.Inbound) { m.Chat = "5511900000002@s.whatsapp.net" },
 		} {
 			m := hello()
@@ -158,14 +161,92 @@ func TestDifferentThingsUnderOneWhatsAppIDAreToldEach(t *testing.T) {
 				}
 			}
 		}
-		events := told(t, s, "org-a")
-		for i, ev := range events {
-			if ev.Seq != int64(i+1) {
-				t.Errorf("event %d has seq %d", i, ev.Seq)
+		// Acks of a message of ours that happens to have the same id.
+		ours := send(t, s, term, hello().WAID)
+		for _, status := range []fleet.Status{fleet.StatusDelivered, fleet.StatusDelivered, fleet.StatusRead} {
+			if err := h.HandleReceipt(t.Context(), term, fleet.Receipt{SessionID: term.SessionID, WAIDs: []string{ours.WAID}, Status: status, At: time.Now()}); err != nil {
+				t.Fatal(err)
 			}
 		}
-		if len(events) != 4 {
-			t.Errorf("%d events, want 4", len(events))
+		kinds := map[fleet.EventKind]int{}
+		seq := map[string]int64{}
+		for i, ev := range told(t, s, "org-a") {
+			kinds[ev.Kind]++
+			if seq[ev.Stream]++; ev.Seq != seq[ev.Stream] {
+				t.Errorf("event %d has seq %d, want %d", i, ev.Seq, seq[ev.Stream])
+			}
+		}
+		if kinds[fleet.EventMessage] != 6 || kinds[fleet.EventMessageStatus] != 3 {
+			t.Errorf("told %v, want 6 messages, and sent, delivered and read", kinds)
+		}
+	})
+}
+
+// send stores a message of ours.
+func send(t *testing.T, s *store.Store, term fleet.Term, waID string) fleet.Message {
+	t.Helper()
+	project, err := s.DefaultProject(t.Context(), "org-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.CreateMessage(t.Context(), fleet.Message{
+		OrgID: "org-a", ProjectID: project, SessionID: term.SessionID, ContactKey: "5511900000001", To: "+5511900000001",
+		ToJID: "5511900000001@s.whatsapp.net", Kind: "text", Text: "hi", WAID: waID,
+	}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestWhatAMessageIsAboutIsFoundAmongOursAndTheirs(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		term := owned(t, s, "org-a")
+		h := handler(t, s, bus.NewLocal())
+		ours := send(t, s, term, "3EB0FEED")
+		edit, reaction, odd := hello(), hello(), hello()
+		edit.WAID, edit.Kind, edit.Version, edit.Content = "3A02", fleet.KindEdited, 7, &fleet.Content{About: hello().WAID}
+		reaction.WAID, reaction.Kind, reaction.Text, reaction.Content = "3A03", fleet.KindReaction, "👍", &fleet.Content{About: ours.WAID}
+		odd.WAID, odd.Content = "3A04", &fleet.Content{About: "before our time", Options: []string{"a", "b"}}
+		for _, m := range []fleet.Inbound{hello(), edit, reaction, odd} {
+			if err := h.Handle(t.Context(), term, "org-a", m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		events := told(t, s, "org-a")
+		for i, want := range []string{"", string(events[0].Data.InboundID), string(ours.ID), ""} {
+			sub, err := s.EventSubject(t.Context(), events[i])
+			if err != nil || sub.AboutID != want {
+				t.Errorf("event %d is about %q, %v, want %q", i, sub.AboutID, err, want)
+			}
+		}
+		got, err := s.GetInbound(t.Context(), "org-a", events[3].Data.InboundID)
+		if diff := cmp.Diff(odd.Content, got.Content); diff != "" || err != nil {
+			t.Errorf("content (-given +stored), %v:\n%s", err, diff)
+		}
+	})
+}
+
+func TestWithoutEndpointsAMessageIsStoredAndOwedToNobody(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		owned(t, s, "org-a") // has an endpoint
+		if _, err := s.CreateOrganization(t.Context(), fleet.Organization{ID: "org-b", Strategy: fleet.StrategyWeighted}); err != nil {
+			t.Fatal(err)
+		}
+		v, err := s.CreateSession(t.Context(), store.NewSession{Org: "org-b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := handler(t, s, bus.NewLocal()).Handle(t.Context(), claim(t, s, v.ID), "org-b", hello()); err != nil {
+			t.Fatal(err)
+		}
+		if list, err := s.ListDeliveries(t.Context(), store.DeliveryQuery{Limit: 10}); err != nil || len(list) != 0 {
+			t.Errorf("deliveries = %+v, %v, want none: the other organization's endpoint is not for it", list, err)
+		}
+		var stored, told int
+		err = s.DB().QueryRow(t.Context(), `SELECT (SELECT count(*) FROM inbound_messages WHERE org_id='org-b'), (SELECT count(*) FROM events WHERE org_id='org-b')`).Scan(&stored, &told)
+		if err != nil || stored != 1 || told != 1 {
+			t.Errorf("%d messages and %d events stored, %v, want 1 and 1", stored, told, err)
 		}
 	})
 }
@@ -287,17 +368,7 @@ func TestAConversationFollowsThePersonAndNotTheSession(t *testing.T) {
 func TestAReceiptRaisesAMessageOnceAndNudgesItsWaiters(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		term := owned(t, s, "org-a")
-		project, err := s.DefaultProject(t.Context(), "org-a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := s.CreateMessage(t.Context(), fleet.Message{
-			OrgID: "org-a", ProjectID: project, SessionID: term.SessionID, ContactKey: "5511900000001", To: "+5511900000001",
-			ToJID: "5511900000001@s.whatsapp.net", Kind: "text", Text: "hi",
-		}, time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := send(t, s, term, fleet.NewWAID())
 		b := bus.NewLocal()
 		nudges := make(chan string, 10)
 		stop, err := b.Subscribe(t.Context(), func(topic, payload string) { nudges <- topic + " " + payload }, bus.TopicMessage, bus.TopicWebhooks)

@@ -127,6 +127,7 @@ type EventSubject struct {
 	HeadSlug fleet.SessionSlug // the organization's canonical session; "" before the first attach
 	Message  *EventMessage
 	Inbound  *fleet.Inbound
+	AboutID  string // the message that Inbound is about, as the API names it; "" if it is none or not known
 }
 
 // EventSession is the session that an event happened on.
@@ -176,6 +177,9 @@ func (s *Store) EventSubject(ctx context.Context, ev fleet.Event) (EventSubject,
 		v, err := s.GetInbound(ctx, ev.OrgID, ev.Data.InboundID)
 		if err == nil {
 			out.Inbound = &v
+			if out.AboutID, err = s.AboutID(ctx, v); err != nil {
+				return wrap(err)
+			}
 		} else if !errors.Is(err, fleet.ErrNotFound) {
 			return wrap(err)
 		}

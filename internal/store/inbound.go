@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -24,12 +25,19 @@ func (s *Store) InsertInbound(ctx context.Context, m fleet.Inbound) (bool, fleet
 	}
 	m.PushName = clip(m.PushName, maxPushName)
 	m.ID = fleet.NewInboundID()
+	var content []byte
+	if m.Content != nil {
+		var err error
+		if content, err = json.Marshal(m.Content); err != nil {
+			return false, m, fmt.Errorf("insert inbound on session %s: %w", m.SessionID, err)
+		}
+	}
 	err := s.row(ctx, `INSERT INTO inbound_messages (id, org_id, session_id, conversation_id, chat, sender, sender_phone, sender_lid, push_name,
-			wa_id, kind, version, body, raw, offline, sent_at, received_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, @now@)
+			wa_id, kind, version, body, content, raw, offline, sent_at, received_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, @now@)
 		ON CONFLICT (session_id, chat, wa_id, kind, version) DO NOTHING RETURNING received_at`,
 		m.ID, m.OrgID, m.SessionID, m.ConversationID, m.Chat, m.Sender, m.SenderPhone, m.SenderLID, m.PushName,
-		m.WAID, m.Kind, m.Version, s.ring.Seal(string(m.ID), []byte(m.Text)), s.ring.Seal(rawID(m.ID), m.Raw), m.Offline, ms(m.SentAt)).
+		m.WAID, m.Kind, m.Version, s.ring.Seal(string(m.ID), []byte(m.Text)), s.ring.Seal(contentID(m.ID), content), s.ring.Seal(rawID(m.ID), m.Raw), m.Offline, ms(m.SentAt)).
 		Scan(at{&m.ReceivedAt})
 	if err == nil {
 		return true, m, nil
@@ -46,8 +54,9 @@ func (s *Store) InsertInbound(ctx context.Context, m fleet.Inbound) (bool, fleet
 	return false, m, nil
 }
 
-// rawID keeps the two sealed columns of a row from being swapped.
-func rawID(id fleet.InboundID) string { return string(id) + "/raw" }
+// rawID and contentID keep the sealed columns of a row from being swapped.
+func rawID(id fleet.InboundID) string     { return string(id) + "/raw" }
+func contentID(id fleet.InboundID) string { return string(id) + "/content" }
 
 func clean(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "")
@@ -64,12 +73,12 @@ func clip(text string, limit int) string {
 // sees all.
 func (s *Store) GetInbound(ctx context.Context, org fleet.OrgID, id fleet.InboundID) (fleet.Inbound, error) {
 	var m fleet.Inbound
-	var body, raw []byte
+	var body, content, raw []byte
 	err := s.row(ctx, `SELECT id, org_id, session_id, conversation_id, chat, sender, sender_phone, sender_lid, push_name,
-			wa_id, kind, version, body, raw, offline, sent_at, received_at
+			wa_id, kind, version, body, content, raw, offline, sent_at, received_at
 		FROM inbound_messages WHERE id = $1`, id).
 		Scan(&m.ID, &m.OrgID, &m.SessionID, &m.ConversationID, &m.Chat, &m.Sender, &m.SenderPhone, &m.SenderLID, &m.PushName,
-			&m.WAID, &m.Kind, &m.Version, &body, &raw, &m.Offline, at{&m.SentAt}, at{&m.ReceivedAt})
+			&m.WAID, &m.Kind, &m.Version, &body, &content, &raw, &m.Offline, at{&m.SentAt}, at{&m.ReceivedAt})
 	if err == nil && org != "" && m.OrgID != org {
 		err = sql.ErrNoRows
 	}
@@ -81,10 +90,35 @@ func (s *Store) GetInbound(ctx context.Context, org fleet.OrgID, id fleet.Inboun
 		return fleet.Inbound{}, fmt.Errorf("inbound %s: %w", id, err)
 	}
 	m.Text = string(text)
+	if content, err = s.ring.Open(contentID(m.ID), content); err != nil {
+		return fleet.Inbound{}, fmt.Errorf("inbound %s: %w", id, err)
+	}
+	if content != nil {
+		if err := json.Unmarshal(content, &m.Content); err != nil {
+			return fleet.Inbound{}, fmt.Errorf("inbound %s: %w", id, err)
+		}
+	}
 	if m.Raw, err = s.ring.Open(rawID(m.ID), raw); err != nil {
 		return fleet.Inbound{}, fmt.Errorf("inbound %s: %w", id, err)
 	}
 	return m, nil
+}
+
+// AboutID finds the message that an inbound message is about, in the words of the API: the id of one
+// that we sent, or of one that came before it in the chat; "" if neither is known.
+func (s *Store) AboutID(ctx context.Context, m fleet.Inbound) (string, error) {
+	if m.Content == nil || m.Content.About == "" {
+		return "", nil
+	}
+	var id string
+	err := s.row(ctx, `SELECT id FROM messages WHERE session_id = $1 AND wa_id = $2
+		UNION ALL
+		SELECT id FROM (SELECT id FROM inbound_messages WHERE session_id = $1 AND chat = $3 AND wa_id = $2 ORDER BY n LIMIT 1) AS came
+		LIMIT 1`, m.SessionID, m.Content.About, m.Chat).Scan(&id)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return "", fmt.Errorf("what inbound %s is about: %w", m.ID, unavailable(err))
+	}
+	return id, nil
 }
 
 // PurgeInbound deletes up to limit messages received before a time. It returns how many are gone;

@@ -91,7 +91,7 @@ func (s *Socket) inbound(l *life, e *events.Message) (m fleet.Inbound, ok bool) 
 		s.m.dropped.WithLabelValues("protocol").Inc()
 		return m, false
 	}
-	m.Kind, m.Text, m.Raw = c.Kind, c.Text, c.Raw
+	m.Kind, m.Version, m.Text, m.Content, m.Raw = c.Kind, c.Version, c.Text, c.More, c.Raw
 	return m, true
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/wafleet/wafleet/internal/fleet"
@@ -25,6 +26,7 @@ var errGone = errors.New("what this event tells of is no longer stored")
 type Envelope struct {
 	ID             fleet.EventID   `json:"id"`
 	Event          fleet.EventKind `json:"event"`
+	OrgID          *string         `json:"orgId"`          // null where no organization is concerned
 	SessionID      *string         `json:"sessionId"`      // organization scope: the organization's head session
 	ConversationID *string         `json:"conversationId"` // survives a change of sessions
 	Seq            int64           `json:"seq"`            // gapless per conversation, else per session or organization
@@ -41,9 +43,9 @@ type person struct {
 
 // truth is what only operators are told: the ids that WhatsApp and the fleet know.
 type truth struct {
-	OrgID       fleet.OrgID     `json:"orgId,omitempty"`
 	SessionUUID fleet.SessionID `json:"sessionUuid,omitempty"`
 	WAID        string          `json:"waId,omitempty"`
+	AboutWAID   string          `json:"aboutWaId,omitempty"`
 	Chat        string          `json:"chat,omitempty"`
 }
 
@@ -53,6 +55,8 @@ type messagePayload struct {
 	Type       string          `json:"type"`
 	Text       string          `json:"text"`
 	TextCut    bool            `json:"textCut,omitempty"` // the text was longer than a message may be
+	About      string          `json:"about,omitempty"`   // messageId of what it edits, revokes, reacts to, answers or quotes
+	Content    *fleet.Content  `json:"content,omitempty"` // what its type has beside the text
 	Version    int             `json:"version,omitempty"`
 	Offline    bool            `json:"offline"` // WhatsApp held it while the session was away
 	SentAt     *string         `json:"sentAt"`
@@ -115,12 +119,12 @@ type endpointPayload struct {
 // same bytes at every try.
 func render(ev fleet.Event, scope fleet.Scope, sub store.EventSubject) ([]byte, error) {
 	env := Envelope{
-		ID: ev.ID, Event: ev.Kind, Seq: ev.Seq,
+		ID: ev.ID, Event: ev.Kind, OrgID: optional(string(ev.OrgID)), Seq: ev.Seq,
 		ConversationID: optional(string(ev.ConversationID)), Timestamp: ev.CreatedAt.UTC().Format(stamp),
 	}
 	var inner *truth
 	if scope == fleet.ScopeOperator {
-		inner = &truth{OrgID: ev.OrgID, SessionUUID: ev.SessionID}
+		inner = &truth{SessionUUID: ev.SessionID}
 		if sub.Session != nil {
 			env.SessionID = optional(string(sub.Session.Slug))
 		}
@@ -154,7 +158,8 @@ func payloadOf(ev fleet.Event, sub store.EventSubject, inner *truth) (any, error
 		}
 		text := clip(m.Text, fleet.MaxTextLength)
 		return messagePayload{
-			MessageID: m.ID, From: sender(m), Type: m.Kind, Text: text, TextCut: len(text) < len(m.Text), Version: m.Version,
+			MessageID: m.ID, From: sender(m), Type: m.Kind, Text: text, TextCut: len(text) < len(m.Text),
+			About: sub.AboutID, Content: beside(m.Content), Version: m.Version,
 			Offline: m.Offline, SentAt: moment(m.SentAt), ReceivedAt: moment(m.ReceivedAt), truth: inner.of(m),
 		}, nil
 	case fleet.EventMessageUnprocessable:
@@ -198,8 +203,24 @@ func payloadOf(ev fleet.Event, sub store.EventSubject, inner *truth) (any, error
 func (t *truth) of(m *fleet.Inbound) *truth {
 	if t != nil {
 		t.WAID, t.Chat = m.WAID, m.Chat
+		if m.Content != nil {
+			t.AboutWAID = m.Content.About
+		}
 	}
 	return t
+}
+
+// beside is the content without WhatsApp's own id of another message; nil if nothing else is in it.
+func beside(c *fleet.Content) *fleet.Content {
+	if c == nil {
+		return nil
+	}
+	out := *c
+	out.About = ""
+	if reflect.ValueOf(out).IsZero() {
+		return nil
+	}
+	return &out
 }
 
 func sender(m *fleet.Inbound) person {

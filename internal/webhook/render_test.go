@@ -83,19 +83,62 @@ func TestBodiesAreAsTheGoldenFilesSay(t *testing.T) {
 			if err := json.Unmarshal(body, &indented); err != nil {
 				t.Fatal(err)
 			}
-			path := filepath.Join("testdata", string(kind)+"."+string(scope)+".json")
-			if *update {
-				if err := os.WriteFile(path, append(body, '\n'), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(strings.TrimSuffix(string(want), "\n"), string(body)); diff != "" {
-				t.Errorf("%s (-golden +rendered), -update writes it:\n%s", path, diff)
-			}
+			golden(t, string(kind)+"."+string(scope), body)
+		}
+	}
+}
+
+// golden compares a body with its file.
+func golden(t *testing.T, name string, body []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".json")
+	if *update {
+		if err := os.WriteFile(path, append(body, '\n'), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.TrimSuffix(string(want), "\n"), string(body)); diff != "" {
+		t.Errorf("%s (-golden +rendered), -update writes it:\n%s", path, diff)
+	}
+}
+
+func TestEachKindOfMessageIsAsItsGoldenFileSays(t *testing.T) {
+	for kind, m := range map[string]fleet.Inbound{
+		fleet.KindEdited:      {Text: "new", Version: 1_767_323_045_678, Content: &fleet.Content{About: waID}},
+		fleet.KindRevoked:     {Content: &fleet.Content{About: waID}},
+		fleet.KindReaction:    {Text: "👍🏽", Content: &fleet.Content{About: waID}},
+		fleet.KindButtonReply: {Text: "Yes", Content: &fleet.Content{About: waID, Choice: "b1"}},
+		fleet.KindListReply:   {Text: "Pizza", Content: &fleet.Content{About: waID, Choice: "r7"}},
+		fleet.KindPoll:        {Text: "lunch?", Content: &fleet.Content{Options: []string{"yes", "no"}}},
+		fleet.KindContact:     {Text: "Ana", Content: &fleet.Content{Contacts: []fleet.ContactCard{{Name: "Ana", VCard: "BEGIN:VCARD\nEND:VCARD"}}}},
+		fleet.KindLocation:    {Text: "Sé", Content: &fleet.Content{Location: &fleet.Location{Latitude: -23.5, Longitude: -46.6, Name: "Sé", Address: "Praça da Sé"}}},
+		fleet.KindSystem:      {Content: &fleet.Content{About: waID, Action: "pin"}},
+		fleet.KindImage:       {Text: "us", Content: &fleet.Content{Media: &fleet.Media{MIME: "image/jpeg", Size: 90_210}}},
+		fleet.KindVoice:       {Content: &fleet.Content{Media: &fleet.Media{MIME: "audio/ogg; codecs=opus", Size: 9_021, Seconds: 7}}},
+		fleet.KindDocument:    {Text: "the bill", Content: &fleet.Content{Media: &fleet.Media{MIME: "application/pdf", Size: 1_024, FileName: "bill.pdf"}}},
+		fleet.KindUnsupported: {Raw: []byte{1}},
+	} {
+		ev, sub := example(fleet.EventMessage)
+		in := *sub.Inbound
+		in.Kind, in.Text, in.Version, in.Content, in.Raw = kind, m.Text, m.Version, m.Content, m.Raw
+		sub.Inbound = &in
+		if in.Content != nil && in.Content.About != "" {
+			sub.AboutID = "msg_01jgexample0000000000000006"
+		}
+		body, err := render(ev, fleet.ScopeOrganization, sub)
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, "message."+kind, body)
+		if strings.Contains(string(body), waID) {
+			t.Errorf("%s in organization scope names a message by WhatsApp's id: %s", kind, body)
+		}
+		if body, err = render(ev, fleet.ScopeOperator, sub); err != nil || strings.Contains(string(body), "aboutWaId") != (sub.AboutID != "") {
+			t.Errorf("%s in operator scope = %s, %v, want WhatsApp's id of what it is about", kind, body, err)
 		}
 	}
 }
@@ -107,7 +150,7 @@ func TestOrganizationScopeLearnsNothingOfTheFleet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, secret := range []string{string(ourSession), string(ourSlug), "@lid", "@s.whatsapp.net", "org-a\"", waID, "orgId", "whsec_"} {
+		for _, secret := range []string{string(ourSession), string(ourSlug), "@lid", "@s.whatsapp.net", waID, "whsec_"} {
 			if strings.Contains(string(body), secret) {
 				t.Errorf("%s in organization scope holds %q: %s", kind, secret, body)
 			}
@@ -115,6 +158,40 @@ func TestOrganizationScopeLearnsNothingOfTheFleet(t *testing.T) {
 		var env struct{ SessionID string }
 		if err := json.Unmarshal(body, &env); err != nil || env.SessionID != string(headSlug) {
 			t.Errorf("%s: sessionId = %q, %v, want the head session %q", kind, env.SessionID, err, headSlug)
+		}
+	}
+}
+
+func TestEveryEventSaysWhoseItIsAndWhereItStands(t *testing.T) {
+	for _, scope := range []fleet.Scope{fleet.ScopeOrganization, fleet.ScopeOperator} {
+		for _, kind := range fleet.EventKinds(scope) {
+			ev, sub := example(kind)
+			body, err := render(ev, scope, sub)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var env map[string]any
+			if err := json.Unmarshal(body, &env); err != nil {
+				t.Fatal(err)
+			}
+			want := map[string]any{"id": string(ev.ID), "event": string(kind), "orgId": "org-a", "seq": float64(7), "timestamp": "2026-01-02T03:04:05.678Z"}
+			for key, value := range map[string]string{"sessionId": string(ev.SessionID), "conversationId": string(ev.ConversationID)} {
+				if value == "" {
+					want[key] = nil
+				} else {
+					want[key] = value
+				}
+			}
+			if ev.SessionID != "" {
+				want["sessionId"] = string(headSlug)
+				if scope == fleet.ScopeOperator {
+					want["sessionId"] = string(ourSlug)
+				}
+			}
+			delete(env, "payload")
+			if diff := cmp.Diff(want, env); diff != "" {
+				t.Errorf("envelope of %s in %s scope (-want +got):\n%s", kind, scope, diff)
+			}
 		}
 	}
 }
