@@ -49,6 +49,7 @@ func (s *Socket) handle(l *life, evt any) bool {
 		}
 	case *events.AppStateSyncError:
 		s.m.syncErrors.Inc()
+		s.resync(l, e.Name)
 	case *events.KeepAliveTimeout:
 		s.m.pingTimeouts.Inc()
 	case *events.NotifyAccountReachoutTimelock:

@@ -86,6 +86,8 @@ type Handler struct {
 	// AllowRetry counts a frame that answers a retry receipt and says whether it may leave. A refusal is final: the
 	// receipt is acknowledged. If the count could not be made, end the generation's context first; then it comes again.
 	AllowRetry func(ctx context.Context, waID string) bool
+	// Resync says whether a collection of app state that can't be verified may be fetched anew as a whole; nil = never.
+	Resync func(ctx context.Context, collection string) bool
 	// PushName is told the account's own name when it is learned or changed.
 	PushName func(ctx context.Context, name string)
 }

@@ -27,8 +27,15 @@ func (s *Server) appStateRequest(c *conn, n *node, kind node) {
 				break
 			}
 			answer.Attrs["version"] = current + 1
-		case current > have:
-			answer.Content = []node{a.patches(name, have)}
+		default:
+			e := Entry{Kind: KindAppState, Dir: DirIn, Type: name}
+			if have == 0 {
+				e.Text = "full"
+			}
+			s.oracle.add(c.entry(e))
+			if current > have {
+				answer.Content = []node{s.spoiled(c.session(), a.patches(name, have))}
+			}
 		}
 		out = append(out, answer)
 	}
@@ -43,6 +50,29 @@ func (a *account) patches(name string, version int) node {
 		out = append(out, node{Tag: "patch", Content: b})
 	}
 	return node{Tag: "patches", Content: out}
+}
+
+// spoiled applies BadPatches: the last patch no longer fits the state that it claims to lead to.
+func (s *Server) spoiled(session string, patches node) node {
+	_, bad := s.faults.find(session, "", func(f *Fault) bool { return f.BadPatches != 0 }, func(f *Fault) {
+		f.BadPatches = max(f.BadPatches-1, min(f.BadPatches, 0))
+	})
+	all := patches.GetChildren()
+	if !bad || len(all) == 0 {
+		return patches
+	}
+	var patch waServerSync.SyncdPatch
+	raw, _ := all[len(all)-1].Content.([]byte)
+	if err := proto.Unmarshal(raw, &patch); err != nil || len(patch.SnapshotMAC) == 0 {
+		return patches // not one that a client can check
+	}
+	patch.SnapshotMAC[0] ^= 1
+	raw, err := proto.Marshal(&patch)
+	if err != nil {
+		return patches
+	}
+	all[len(all)-1].Content = raw
+	return patches
 }
 
 // addPatch stores a patch and tells the other companions that have the keys to read it. Clients upload patches

@@ -17,6 +17,7 @@ type faultView struct {
 	ConnectFailure int   `json:"connectFailure,omitempty"`
 	BanCode        int   `json:"banCode,omitempty"`
 	BanExpireMs    int64 `json:"banExpireMs,omitempty"`
+	BadPatches     int   `json:"badPatches,omitempty"`
 	RefuseDials    bool  `json:"refuseDials,omitempty"`
 	MutePings      bool  `json:"mutePings,omitempty"`
 	Silent         bool  `json:"silent,omitempty"`
@@ -50,6 +51,8 @@ func (v *faultView) fault() (Fault, error) {
 		return Fault{}, badInput("ackErrorNext: needs ackError")
 	case v.KeyFetch != -1 && !code(v.KeyFetch):
 		return Fault{}, badInput("keyFetch: a code from 400 to 599, or -1 for no answer")
+	case v.BadPatches < -1:
+		return Fault{}, badInput("badPatches: a count, or -1 for every one")
 	case !code(v.ConnectFailure):
 		return Fault{}, badInput("connectFailure: a reason from 400 to 599")
 	}
@@ -57,7 +60,7 @@ func (v *faultView) fault() (Fault, error) {
 		Latency: time.Duration(v.LatencyMs) * time.Millisecond, DropAcks: v.DropAcks, DropNextAcks: v.DropNextAcks,
 		CloseBeforeAck: v.CloseBeforeAck, AckError: v.AckError, AckErrorNext: v.AckErrorNext, KeyFetch: v.KeyFetch,
 		ConnectFailure: v.ConnectFailure, BanCode: v.BanCode, BanExpire: time.Duration(v.BanExpireMs) * time.Millisecond,
-		RefuseDials: v.RefuseDials, MutePings: v.MutePings, Silent: v.Silent,
+		BadPatches: v.BadPatches, RefuseDials: v.RefuseDials, MutePings: v.MutePings, Silent: v.Silent,
 	}, nil
 }
 
@@ -66,7 +69,7 @@ func viewOf(f ScopedFault) scopedFaultView {
 	return scopedFaultView{f.Scope.Session, f.Scope.Recipient, faultView{
 		LatencyMs: x.Latency.Milliseconds(), DropAcks: x.DropAcks, DropNextAcks: x.DropNextAcks, CloseBeforeAck: x.CloseBeforeAck,
 		AckError: x.AckError, AckErrorNext: x.AckErrorNext, KeyFetch: x.KeyFetch, ConnectFailure: x.ConnectFailure,
-		BanCode: x.BanCode, BanExpireMs: x.BanExpire.Milliseconds(), RefuseDials: x.RefuseDials, MutePings: x.MutePings, Silent: x.Silent,
+		BanCode: x.BanCode, BanExpireMs: x.BanExpire.Milliseconds(), BadPatches: x.BadPatches, RefuseDials: x.RefuseDials, MutePings: x.MutePings, Silent: x.Silent,
 	}}
 }
 

@@ -35,6 +35,8 @@ type Fault struct {
 	ConnectFailure int
 	BanCode        int
 	BanExpire      time.Duration
+	// BadPatches makes so many of the next answers with app state end in a patch that does not verify; -1: every one.
+	BadPatches int
 	// RefuseDials fails connections before anything is said. See [Server.SetFault] for how a dial is matched.
 	RefuseDials bool
 	// MutePings leaves keepalives unanswered while everything else works and TCP stays open.

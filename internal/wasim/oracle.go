@@ -27,6 +27,7 @@ const (
 	KindClose     = "close"     // a connection ended; Type is why
 	KindIgnored   = "ignored"   // a stanza of a connection that was replaced or is closing; Type is its tag
 	KindDecrypted = "decrypted" // a phone decrypted a message; Text is what it said
+	KindAppState  = "app_state" // a collection of app state was asked for; Type is its name
 	KindLease     = "lease"     // noted by the harness
 )
 
@@ -53,7 +54,7 @@ type Entry struct {
 	ID        string `json:"id,omitempty"`   // the stanza's id, for messages the message id
 	Type      string `json:"type,omitempty"` // "peer" for messages between own devices of one account
 	Error     int    `json:"error,omitempty"`
-	Text      string `json:"text,omitempty"` // only on kind "decrypted"
+	Text      string `json:"text,omitempty"` // on kind "decrypted"; on kind "app_state" it is "full" if everything was asked for
 	// Retry is the count of a retry receipt, or of the message sent again because of one.
 	Retry int `json:"retry,omitempty"`
 	// Relayed tells for an incoming message whether at least one device of the recipient was given it.

@@ -186,9 +186,17 @@ func (s *Server) Repeat(pn string, dev uint16) bool {
 }
 
 // Replace plays another login with the same keys: the present connection gets a conflict, and what it sends
-// from now on is ignored. It returns false if the companion is not online, as the next two do.
+// from now on is ignored. It returns false if the companion is not online, as the next three do.
 func (s *Server) Replace(pn string, dev uint16) bool {
 	return s.withConn(pn, dev, func(_ *device, c *conn) bool { c.sendLast(conflict("replaced"), "replaced"); return true })
+}
+
+// StreamError ends the present connection of a companion with a stream error that carries this code, such as "503".
+func (s *Server) StreamError(pn string, dev uint16, code string) bool {
+	return s.withConn(pn, dev, func(_ *device, c *conn) bool {
+		c.sendLast(node{Tag: "stream:error", Attrs: attrs{"code": code}}, "stream error "+code)
+		return true
+	})
 }
 
 // Drop ends the TCP connection of a companion without a word.

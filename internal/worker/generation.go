@@ -261,6 +261,7 @@ func (g *generation) handler() wa.Handler {
 			g.once.offline.Do(func() { close(g.offline) })
 			g.tell(note{kind: noteOffline})
 		},
+		Resync:   func(_ context.Context, collection string) bool { return v.resyncs.allow(collection, time.Now()) },
 		PushName: func(_ context.Context, name string) { g.tell(note{kind: notePushName, text: name}) },
 		Message:  g.message,
 		Receipt:  g.receipt,

@@ -28,6 +28,7 @@ type supervisor struct {
 	stopOnce sync.Once
 	done     chan struct{}
 	strikes  strikes
+	resyncs  resyncs
 
 	// loop
 	session    *fleet.Session
