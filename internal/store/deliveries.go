@@ -265,18 +265,30 @@ func (s *Store) FinishDelivery(ctx context.Context, c ClaimedDelivery, r Deliver
 	})
 }
 
+// Retry says how a delivery is to be tried again.
+type Retry struct {
+	Pause      time.Duration
+	AsideAfter time.Duration
+	Uncounted  bool // the try is not one of the delivery's: its endpoint takes nothing at all
+}
+
 // RetryDelivery gives a claimed delivery back to be tried again after a pause. When it has been
-// failing for asideAfter while its endpoint took others, it also steps aside: it becomes unordered and
+// failing for AsideAfter while its endpoint took others, it also steps aside: it becomes unordered and
 // the next one of its stream goes on. false: the lock was lost meanwhile, and nothing was changed.
-func (s *Store) RetryDelivery(ctx context.Context, c ClaimedDelivery, r DeliveryResult, pause, asideAfter time.Duration) (bool, error) {
+func (s *Store) RetryDelivery(ctx context.Context, c ClaimedDelivery, r DeliveryResult, again Retry) (bool, error) {
+	tries := c.Attempts
+	if again.Uncounted {
+		tries--
+	}
 	return s.settleDelivery(ctx, "retry", c, func(ctx context.Context) (int64, error) {
 		return s.exec(ctx, `UPDATE deliveries SET due_at = @now@ + CAST($4 AS BIGINT), locked_until = 0, locked_by = '', last_status = $5, last_error = $6,
+				attempts = $8,
 				first_fail = CASE WHEN first_fail = 0 THEN @now@ ELSE first_fail END,
 				ordered = CASE WHEN ordered AND first_fail > 0 AND first_fail <= @now@ - CAST($7 AS BIGINT)
 					AND EXISTS (SELECT 1 FROM endpoints e WHERE e.id = deliveries.endpoint_id AND e.last_success_at > deliveries.first_fail)
 					THEN FALSE ELSE ordered END
 			WHERE n = $1 AND locked_by = $2 AND attempts = $3 AND status = 'pending'`,
-			c.N, c.Owner, c.Attempts, pause.Milliseconds(), r.Status, clean(r.Error), asideAfter.Milliseconds())
+			c.N, c.Owner, c.Attempts, again.Pause.Milliseconds(), r.Status, clean(r.Error), again.AsideAfter.Milliseconds(), tries)
 	})
 }
 

@@ -58,7 +58,7 @@ func finish(t *testing.T, s *store.Store, c store.ClaimedDelivery, dead bool) {
 
 func retry(t *testing.T, s *store.Store, c store.ClaimedDelivery, pause, aside time.Duration) {
 	t.Helper()
-	if ok, err := s.RetryDelivery(t.Context(), c, store.DeliveryResult{Status: 500, Error: "HTTP 500"}, pause, aside); !ok || err != nil {
+	if ok, err := s.RetryDelivery(t.Context(), c, store.DeliveryResult{Status: 500, Error: "HTTP 500"}, store.Retry{Pause: pause, AsideAfter: aside}); !ok || err != nil {
 		t.Fatalf("RetryDelivery = %v, %v, want true", ok, err)
 	}
 }
@@ -103,8 +103,10 @@ func TestALateAckOfALostLockChangesNothing(t *testing.T) {
 		current := claimed(t, s, "w2", 1)
 		want(t, "after the lock ran out", current, ev)
 		for what, call := range map[string]func() (bool, error){
-			"FinishDelivery":  func() (bool, error) { return s.FinishDelivery(t.Context(), stale[0], store.DeliveryResult{}, false) },
-			"RetryDelivery":   func() (bool, error) { return s.RetryDelivery(t.Context(), stale[0], store.DeliveryResult{}, 0, 0) },
+			"FinishDelivery": func() (bool, error) { return s.FinishDelivery(t.Context(), stale[0], store.DeliveryResult{}, false) },
+			"RetryDelivery": func() (bool, error) {
+				return s.RetryDelivery(t.Context(), stale[0], store.DeliveryResult{}, store.Retry{})
+			},
 			"ReleaseDelivery": func() (bool, error) { return s.ReleaseDelivery(t.Context(), stale[0]) },
 		} {
 			if ok, err := call(); ok || err != nil {
@@ -185,7 +187,7 @@ func TestAnOpenBreakerLetsNothingThroughAndThenOneProbe(t *testing.T) {
 		for i := range 3 {
 			talk(t, s, "org-a", fleet.ConversationID(fmt.Sprintf("cnv_%d", i)))
 		}
-		if _, err := s.EndpointFailure(t.Context(), e.ID, func(int) time.Duration { return time.Hour }); err != nil {
+		if _, _, err := s.EndpointFailure(t.Context(), e.ID, func(int, time.Duration) time.Duration { return time.Hour }); err != nil {
 			t.Fatal(err)
 		}
 		want(t, "while open", claimed(t, s, "w", 10))

@@ -340,25 +340,30 @@ func (s *Store) EndpointSuccess(ctx context.Context, id fleet.EndpointID) error 
 	return nil
 }
 
-// EndpointFailure counts one failed try in a row and opens the breaker for as long as open says of
-// the new count (0 = not). Tries that began before the breaker opened don't count again. It returns
-// since when the endpoint has been failing.
-func (s *Store) EndpointFailure(ctx context.Context, id fleet.EndpointID, open func(failures int) time.Duration) (since time.Time, err error) {
+// EndpointFailure counts one failed try in a row and opens the breaker for as long as open says of the
+// new count and of how long the endpoint has been failing (0 = not). Tries that began before the
+// breaker opened don't count again. It returns since when the endpoint has been failing, and for how
+// long from now it is left alone, 0 while the breaker is closed.
+func (s *Store) EndpointFailure(ctx context.Context, id fleet.EndpointID, open func(failures int, failing time.Duration) time.Duration) (since time.Time, left time.Duration, err error) {
 	err = s.InTx(ctx, func(ctx context.Context) error {
 		var failures int
+		var until, now time.Time
 		err := s.row(ctx, `UPDATE endpoints SET failures = failures + CASE WHEN open_until <= @now@ THEN 1 ELSE 0 END,
 				failing_since = CASE WHEN failing_since = 0 THEN @now@ ELSE failing_since END
-			WHERE id = $1 RETURNING failures, failing_since`, id).Scan(&failures, at{&since})
+			WHERE id = $1 RETURNING failures, failing_since, open_until, @now@`, id).Scan(&failures, at{&since}, at{&until}, at{&now})
 		if err != nil {
 			return notFound(err)
 		}
-		if d := open(failures); d > 0 {
-			_, err = s.exec(ctx, `UPDATE endpoints SET open_until = @now@ + CAST($2 AS BIGINT) WHERE id = $1 AND open_until <= @now@`, id, d.Milliseconds())
+		if left = until.Sub(now); left > 0 {
+			return nil
+		}
+		if left = open(failures, now.Sub(since)); left > 0 {
+			_, err = s.exec(ctx, `UPDATE endpoints SET open_until = @now@ + CAST($2 AS BIGINT) WHERE id = $1`, id, left.Milliseconds())
 		}
 		return err
 	})
 	if err != nil {
-		return time.Time{}, fmt.Errorf("note failure of endpoint %s: %w", id, err)
+		return time.Time{}, 0, fmt.Errorf("note failure of endpoint %s: %w", id, err)
 	}
-	return since, nil
+	return since, left, nil
 }

@@ -159,7 +159,7 @@ func TestDisablingTellsOperatorsOnceAndEnablingForgetsFailures(t *testing.T) {
 		tenant(t, s, "org-a")
 		e := hook(t, s, fleet.Endpoint{OrgID: "org-a"})
 		for range 3 {
-			if _, err := s.EndpointFailure(t.Context(), e.ID, func(int) time.Duration { return time.Hour }); err != nil {
+			if _, _, err := s.EndpointFailure(t.Context(), e.ID, func(int, time.Duration) time.Duration { return time.Hour }); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -192,15 +192,19 @@ func TestFailuresWhileTheBreakerIsOpenDoNotCountAgain(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		tenant(t, s, "org-a")
 		e := hook(t, s, fleet.Endpoint{OrgID: "org-a"})
-		open := func(failures int) time.Duration {
+		open := func(failures int, _ time.Duration) time.Duration {
 			if failures < 2 {
 				return 0
 			}
 			return time.Hour
 		}
 		for i, want := range []int{1, 2, 2, 2} { // the second opens it, the others were in flight then
-			if _, err := s.EndpointFailure(t.Context(), e.ID, open); err != nil {
+			_, left, err := s.EndpointFailure(t.Context(), e.ID, open)
+			if err != nil {
 				t.Fatal(err)
+			}
+			if (left > 0) != (i > 0) || left > time.Hour {
+				t.Errorf("after failure %d it is left alone for %v, want up to an hour from the second on", i+1, left)
 			}
 			if got, err := s.GetEndpoint(t.Context(), "", e.ID); err != nil || got.Failures != want || got.FailingSince.IsZero() {
 				t.Errorf("after failure %d: %d counted since %v, %v, want %d", i+1, got.Failures, got.FailingSince, err, want)

@@ -140,11 +140,14 @@ func (w *Worker) failed(ctx context.Context, log *slog.Logger, c store.ClaimedDe
 		}
 		return result, w.disable(ctx, log, c.EndpointID, store.DisabledGone)
 	}
-	since, err := w.o.Store.EndpointFailure(ctx, c.EndpointID, breakerPause)
+	since, down, err := w.o.Store.EndpointFailure(ctx, c.EndpointID, breakerPause)
 	if err != nil {
 		return "", err
 	}
-	result, err := w.again(ctx, log, c, r, got.retryAfter)
+	if down > 0 {
+		w.lookIn(down)
+	}
+	result, err := w.again(ctx, log, c, r, got.retryAfter, down)
 	if err == nil && time.Since(since) >= DisableAfter {
 		err = w.disable(ctx, log, c.EndpointID, store.DisabledFailing)
 	}
@@ -160,20 +163,25 @@ func (w *Worker) unrendered(ctx context.Context, log *slog.Logger, c store.Claim
 		return w.giveUp(ctx, log, c, r)
 	}
 	log.ErrorContext(ctx, "event not rendered", slog.Any("err", cause))
-	return w.again(ctx, log, c, r, 0)
+	return w.again(ctx, log, c, r, 0, 0)
 }
 
-func (w *Worker) again(ctx context.Context, log *slog.Logger, c store.ClaimedDelivery, r store.DeliveryResult, retryAfter time.Duration) (string, error) {
-	if exhausted(c.Attempts, time.Since(c.CreatedAt)) {
+// again gives a delivery back to be tried later. down is for how long its endpoint is left alone: a try
+// that failed together with the others says nothing about this one, so it is not counted, and the
+// delivery is due when the endpoint may be asked again.
+func (w *Worker) again(ctx context.Context, log *slog.Logger, c store.ClaimedDelivery, r store.DeliveryResult, retryAfter, down time.Duration) (string, error) {
+	f := failure{tries: c.Attempts, retryAfter: retryAfter, down: down, ordered: c.Ordered}
+	if f.last(time.Since(c.CreatedAt)) {
 		return w.giveUp(ctx, log, c, r)
 	}
-	f := failure{tries: c.Attempts, retryAfter: retryAfter, ordered: c.Ordered}
 	if !c.FirstFail.IsZero() {
 		f.blocking = time.Since(c.FirstFail)
 	}
 	pause := f.pause(rand.Float64()) //nolint:gosec // spreads load, guards nothing
 	log.InfoContext(ctx, "delivery failed, trying again", slog.Int("http_status", r.Status), slog.String("err", r.Error), slog.Duration("pause", pause))
-	return w.finish(resultRetry, func() (bool, error) { return w.o.Store.RetryDelivery(ctx, c, r, pause, StepAside) })
+	return w.finish(resultRetry, func() (bool, error) {
+		return w.o.Store.RetryDelivery(ctx, c, r, store.Retry{Pause: pause, AsideAfter: StepAside, Uncounted: down > 0})
+	})
 }
 
 func (w *Worker) giveUp(ctx context.Context, log *slog.Logger, c store.ClaimedDelivery, r store.DeliveryResult) (string, error) {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// When to give up on a delivery. Whichever comes first makes it a dead letter.
+// When to give up on a delivery. Whichever comes first makes it a dead letter. What fails together with
+// everything else for its endpoint is not one of its tries.
 const (
 	MaxTries = 16
 	MaxAge   = 72 * time.Hour
@@ -24,7 +25,8 @@ const retryAfterLimit = 6 * time.Hour
 
 const (
 	breakerThreshold = 5 // failures in a row
-	breakerBase      = 30 * time.Second
+	breakerPart      = 30
+	breakerLeast     = time.Second
 	breakerLimit     = 15 * time.Minute
 )
 
@@ -34,17 +36,20 @@ var steps = [...]time.Duration{
 	30 * time.Minute, time.Hour, 3 * time.Hour, 6 * time.Hour,
 }
 
-// exhausted reports whether a delivery that failed again is given up.
-func exhausted(tries int, age time.Duration) bool { return tries >= MaxTries || age >= MaxAge }
-
 // failure describes a failed try as far as its pause depends on it.
 type failure struct {
 	tries      int           // this one included
 	retryAfter time.Duration // what the receiver asked for; 0 = nothing
+	down       time.Duration // for how long its endpoint is left alone; 0 = it takes others
 	// blocking is how long the delivery has held up its stream by failing: 0 at the first failure and
 	// for unordered ones.
 	blocking time.Duration
 	ordered  bool
+}
+
+// last reports whether a delivery of this age is given up.
+func (f failure) last(age time.Duration) bool {
+	return age >= MaxAge || f.down == 0 && f.tries >= MaxTries
 }
 
 // pause returns how long to wait before the next try. spread in [0, 1) moves it by at most a fifth
@@ -54,6 +59,9 @@ type failure struct {
 func (f failure) pause(spread float64) time.Duration {
 	step := steps[min(max(f.tries, 1), len(steps))-1]
 	d := time.Duration(float64(step) * (0.8 + 0.4*spread))
+	if f.down > 0 {
+		d = f.down
+	}
 	if f.retryAfter > 0 {
 		return max(d, min(f.retryAfter, retryAfterLimit))
 	}
@@ -63,13 +71,14 @@ func (f failure) pause(spread float64) time.Duration {
 	return d
 }
 
-// breakerPause returns for how long an endpoint is left alone after failing so many times in a row:
-// not at all at first, then twice as long each time up to a limit.
-func breakerPause(failures int) time.Duration {
+// breakerPause returns for how long an endpoint is left alone until one delivery asks whether it is back:
+// not at all after the first failures in a row, then a thirtieth of the time that it has been failing. So
+// a short outage is over for us soon after it is over, and a long one costs few requests.
+func breakerPause(failures int, failing time.Duration) time.Duration {
 	if failures < breakerThreshold {
 		return 0
 	}
-	return min(breakerBase<<min(failures-breakerThreshold, 10), breakerLimit)
+	return min(max(failing/breakerPart, breakerLeast), breakerLimit)
 }
 
 // retryAfter reads the header of an answer with status 429 or 503: seconds or a date.

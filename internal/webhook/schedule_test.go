@@ -23,6 +23,8 @@ func TestPauses(t *testing.T) {
 		{"nor lengthen it without end", failure{tries: 1, retryAfter: 1000 * time.Hour}, 0.5, 6 * time.Hour},
 		{"the head of a stream is tried when it may step aside", failure{tries: 4, ordered: true, blocking: 3 * time.Minute}, 0.5, 2 * time.Minute},
 		{"an unordered one has nobody behind it", failure{tries: 4, blocking: 3 * time.Minute}, 0.5, 10 * time.Minute},
+		{"with its endpoint down a delivery is due when that is asked again", failure{tries: 4, down: 2 * time.Second}, 0.5, 2 * time.Second},
+		{"unless the receiver wants it later", failure{tries: 4, down: 2 * time.Second, retryAfter: time.Minute}, 0.5, time.Minute},
 		{"a head that could not step aside goes on by its steps", failure{tries: 6, ordered: true, blocking: 30 * time.Minute}, 0.5, time.Hour},
 	} {
 		if got := tc.f.pause(tc.spread); got != tc.want {
@@ -33,22 +35,38 @@ func TestPauses(t *testing.T) {
 
 func TestGivingUp(t *testing.T) {
 	for _, tc := range []struct {
-		tries int
-		age   time.Duration
-		want  bool
-	}{{1, 0, false}, {15, 71 * time.Hour, false}, {16, 0, true}, {2, 72 * time.Hour, true}} {
-		if got := exhausted(tc.tries, tc.age); got != tc.want {
-			t.Errorf("exhausted(%d, %v) = %v, want %v", tc.tries, tc.age, got, tc.want)
+		f    failure
+		age  time.Duration
+		want bool
+	}{
+		{failure{tries: 1}, 0, false},
+		{failure{tries: 15}, 71 * time.Hour, false},
+		{failure{tries: 16}, 0, true},
+		{failure{tries: 2}, 72 * time.Hour, true},
+		{failure{tries: 16, down: time.Second}, 71 * time.Hour, false},
+		{failure{tries: 2, down: time.Second}, 72 * time.Hour, true},
+	} {
+		if got := tc.f.last(tc.age); got != tc.want {
+			t.Errorf("last(%v) of %+v = %v, want %v", tc.age, tc.f, got, tc.want)
 		}
 	}
 }
 
-func TestTheBreakerOpensAfterFiveFailuresAndDoubles(t *testing.T) {
-	for failures, want := range map[int]time.Duration{
-		1: 0, 4: 0, 5: 30 * time.Second, 6: time.Minute, 9: 8 * time.Minute, 10: 15 * time.Minute, 1000: 15 * time.Minute,
+func TestTheBreakerOpensAfterFiveFailuresForAPartOfTheOutage(t *testing.T) {
+	for _, tc := range []struct {
+		failures int
+		failing  time.Duration
+		want     time.Duration
+	}{
+		{1, 0, 0},
+		{4, time.Hour, 0},
+		{5, 0, time.Second},
+		{12, 30 * time.Second, time.Second},
+		{50, 10 * time.Minute, 20 * time.Second},
+		{500, 24 * time.Hour, 15 * time.Minute},
 	} {
-		if got := breakerPause(failures); got != want {
-			t.Errorf("breakerPause(%d) = %v, want %v", failures, got, want)
+		if got := breakerPause(tc.failures, tc.failing); got != tc.want {
+			t.Errorf("breakerPause(%d, %v) = %v, want %v", tc.failures, tc.failing, got, tc.want)
 		}
 	}
 }

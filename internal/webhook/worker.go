@@ -44,9 +44,12 @@ type Worker struct {
 	metrics *metrics
 	wake    chan struct{} // one slot: somebody wants a look
 
-	mu   sync.Mutex // never held across anything that waits
-	busy map[fleet.OrgID]int
-	held int
+	alarm *time.Timer // fires when an endpoint that was left alone may be asked again
+
+	mu      sync.Mutex // never held across anything that waits
+	busy    map[fleet.OrgID]int
+	held    int
+	alarmAt time.Time // zero or past: the alarm is off
 }
 
 // New returns a Worker that does nothing until Run.
@@ -69,7 +72,10 @@ func New(o Options) *Worker {
 	if o.LockFor <= 0 {
 		o.LockFor = defaultLock
 	}
-	return &Worker{o: o, metrics: newMetrics(o.Registerer), wake: make(chan struct{}, 1), busy: map[fleet.OrgID]int{}}
+	w := &Worker{o: o, metrics: newMetrics(o.Registerer), wake: make(chan struct{}, 1), busy: map[fleet.OrgID]int{}}
+	w.alarm = time.NewTimer(time.Hour)
+	w.alarm.Stop()
+	return w
 }
 
 // Run delivers until ctx ends. It returns when every try has settled or was given back, at the latest
@@ -88,6 +94,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	poll := time.NewTicker(w.o.Poll)
 	defer poll.Stop()
+	defer w.alarm.Stop()
 	for ctx.Err() == nil {
 		if w.claim(ctx, tries, &running) {
 			continue // there may be more
@@ -95,6 +102,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-w.wake:
+		case <-w.alarm.C:
 		case <-poll.C:
 		}
 	}
@@ -110,6 +118,19 @@ func (w *Worker) poke() {
 	case w.wake <- struct{}{}:
 	default:
 	}
+}
+
+// lookIn has the worker look again after d, and not only at its next poll. One alarm serves all endpoints:
+// what comes after an earlier one is left to the poll, or to the next failure.
+func (w *Worker) lookIn(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := time.Now().Add(d)
+	if w.alarmAt.After(time.Now()) && w.alarmAt.Before(at) {
+		return
+	}
+	w.alarmAt = at
+	w.alarm.Reset(d)
 }
 
 // claim takes what is due, as far as there are free slots, and starts a try of each. It reports

@@ -120,27 +120,30 @@ func TestADeadEndpointEndsInADeadLetterThatCanBeReplayed(t *testing.T) {
 		e := endpoint(t, w.s, fleet.Endpoint{OrgID: "org-a", URL: "http://a.example/"})
 		w.rx.on("a.example", always(504))
 		o := w.options("w1")
-		o.Poll = time.Minute
+		o.Poll = 10 * time.Minute
 		run(t, o)
 		start := time.Now()
 		id := say(t, w.s, a, contact(1), "x")
 		pass(4 * 24 * time.Hour)
 		got := w.rx.requests("a.example")
-		if len(got) != MaxTries {
-			t.Errorf("%d tries, want exactly %d", len(got), MaxTries)
-		}
-		for i := 1; i < len(got); i++ {
-			gap, step := got[i].at.Sub(got[i-1].at), steps[min(i, len(steps))-1]
+		for i := 1; i < min(len(got), breakerThreshold); i++ {
+			gap, step := got[i].at.Sub(got[i-1].at), steps[i-1]
 			least := time.Duration(float64(step) * 0.8)
 			if step == 10*time.Minute {
 				least = time.Second // cut short to step aside
 			}
-			if gap < least || gap > step*6/5+15*time.Minute+o.Poll {
-				t.Errorf("pause %d is %v, want about %v, breaker and poll included", i, gap, step)
+			if gap < least || gap > step*6/5+o.Poll {
+				t.Errorf("pause %d is %v, want about %v, poll included", i, gap, step)
 			}
 		}
+		if last := got[len(got)-1].at.Sub(start); last < MaxAge || last > MaxAge+breakerLimit+o.Poll {
+			t.Errorf("the last of %d tries came after %v, want %v or a little more", len(got), last, MaxAge)
+		}
+		if gap := got[len(got)-1].at.Sub(got[len(got)-2].at); gap < breakerLimit {
+			t.Errorf("a dead endpoint was asked again after %v, want %v in the end", gap, breakerLimit)
+		}
 		list := deliveries(t, w.s, store.DeliveryQuery{Endpoint: e.ID})
-		if len(list) != 1 || list[0].Status != fleet.DeliveryDead || list[0].LastStatus != 504 || list[0].LastError != "HTTP 504" || list[0].FinishedAt.Sub(start) > MaxAge+8*time.Hour {
+		if len(list) != 1 || list[0].Status != fleet.DeliveryDead || list[0].LastStatus != 504 || list[0].LastError != "HTTP 504" {
 			t.Fatalf("deliveries = %+v, want one dead letter with 504", list)
 		}
 		w.rx.on("a.example", nil)
@@ -156,6 +159,31 @@ func TestADeadEndpointEndsInADeadLetterThatCanBeReplayed(t *testing.T) {
 		}
 		if list := deliveries(t, w.s, store.DeliveryQuery{Status: fleet.DeliveryDone}); len(list) != 1 || list[0].ID != again.ID {
 			t.Errorf("done = %+v, want the replay", list)
+		}
+	})
+}
+
+func TestADeliveryThatFailsAloneIsGivenUpAfterMaxTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := org(t, w.s, "org-a")
+		endpoint(t, w.s, fleet.Endpoint{OrgID: "org-a", URL: "http://a.example/"})
+		w.rx.on("a.example", func(rw http.ResponseWriter, _ *http.Request, q *request) {
+			if q.Payload.Text == "poison" {
+				rw.WriteHeader(http.StatusUnprocessableEntity)
+			}
+		})
+		o := w.options("w1")
+		o.Poll = 10 * time.Minute
+		run(t, o)
+		say(t, w.s, a, contact(1), "poison")
+		for range 3 * 24 {
+			say(t, w.s, a, contact(2), "others")
+			pass(time.Hour)
+		}
+		dead := deliveries(t, w.s, store.DeliveryQuery{Status: fleet.DeliveryDead})
+		if len(dead) != 1 || dead[0].Attempts != MaxTries {
+			t.Errorf("dead letters %+v, want one after %d tries", dead, MaxTries)
 		}
 	})
 }
@@ -307,7 +335,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 	})
 }
 
-func TestTheBreakerStopsTheFloodAndOneProbeEndsIt(t *testing.T) {
+func TestTheBreakerStopsTheFloodAndOneProbeASecondNoticesTheReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := org(t, w.s, "org-a")
@@ -317,23 +345,27 @@ func TestTheBreakerStopsTheFloodAndOneProbeEndsIt(t *testing.T) {
 			say(t, w.s, a, contact(i), "x")
 		}
 		run(t, w.options("w1"))
-		start := time.Now()
-		pass(29 * time.Second)
+		pass(900 * time.Millisecond)
 		flood := len(w.rx.requests("a.example"))
 		if flood < 5 || flood > 5+store.DefaultMaxConcurrency {
 			t.Errorf("%d requests before the breaker opened, want five and what was in flight then", flood)
 		}
-		pass(30 * time.Second)
-		if n := len(w.rx.requests("a.example")); n != flood+1 {
-			t.Errorf("after half a minute %d more requests, want one probe", n-flood)
+		pass(30*time.Second - 900*time.Millisecond)
+		probes := w.rx.requests("a.example")[flood:]
+		if len(probes) < 25 || len(probes) > 30 {
+			t.Errorf("in half a minute %d more requests, want a probe a second", len(probes))
+		}
+		for i := 1; i < len(probes); i++ {
+			if gap := probes[i].at.Sub(probes[i-1].at); gap < time.Second {
+				t.Errorf("probe %d came %v after the one before it, want a second or more", i, gap)
+			}
 		}
 		w.rx.on("a.example", nil)
-		pass(2 * time.Minute)
-		done := deliveries(t, w.s, store.DeliveryQuery{Status: fleet.DeliveryDone})
-		if len(done) < 40 {
-			t.Errorf("%v after the first failure %d of 50 are through, want nearly all", time.Since(start), len(done))
+		pass(1100 * time.Millisecond)
+		if done := deliveries(t, w.s, store.DeliveryQuery{Status: fleet.DeliveryDone}); len(done) < 40 {
+			t.Errorf("a second after the return %d of 50 are through, want nearly all", len(done))
 		}
-		pass(time.Hour)
+		pass(time.Minute)
 		if done := deliveries(t, w.s, store.DeliveryQuery{Status: fleet.DeliveryDone}); len(done) != 50 {
 			t.Errorf("in the end %d of 50 are through", len(done))
 		}
