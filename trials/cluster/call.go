@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Refusal is an HTTP answer of 400 or more.
-type Refusal struct {
+// RefusedError is an HTTP answer of 400 or more.
+type RefusedError struct {
 	Status     int
 	Code       string        // of the problem, "" if it told none
 	RetryAfter time.Duration // of the header, 0 if it has none
@@ -20,12 +20,12 @@ type Refusal struct {
 }
 
 // Error says what was asked and what came.
-func (r *Refusal) Error() string { return r.text }
+func (r *RefusedError) Error() string { return r.text }
 
 // callTime bounds one HTTP exchange.
 const callTime = 30 * time.Second
 
-// Call does one HTTP exchange in JSON. key is sent as bearer unless it is ""; out may be nil. A refusal is a *Refusal.
+// Call does one HTTP exchange in JSON. key is sent as bearer unless it is ""; out may be nil. A refusal is a *RefusedError.
 func Call(ctx context.Context, method, url, key string, header http.Header, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -61,7 +61,7 @@ func Call(ctx context.Context, method, url, key string, header http.Header, in, 
 		}
 		_ = json.Unmarshal(answer.Bytes(), &problem)
 		after, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
-		return &Refusal{
+		return &RefusedError{
 			resp.StatusCode, problem.Code, time.Duration(after) * time.Second,
 			fmt.Sprintf("%s %s: %s %s", method, url, resp.Status, bytes.TrimSpace(answer.Bytes())),
 		}

@@ -32,7 +32,7 @@ func (c *Cluster) Send(ctx context.Context, n *Number, text string) (id string, 
 			return msg.MessageID, attempts, nil
 		}
 		pause := 50 * time.Millisecond
-		if refused, ok := errors.AsType[*Refusal](err); ok {
+		if refused, ok := errors.AsType[*RefusedError](err); ok {
 			again := refused.Status >= 500 || refused.Status == http.StatusTooManyRequests || refused.Code == "IDEMPOTENCY_IN_PROGRESS"
 			if !again {
 				return "", attempts, err
