@@ -30,7 +30,7 @@ var arrows = map[string][]string{
 	"bus":     {"fleet"},
 	"media":   {"fleet"},
 	// L2: one job each, never each other
-	"lease":   {"fleet", "store"},
+	"lease":   {"fleet", "store", "plant"},
 	"auth":    {"fleet", "seal", "store", "bus"},
 	"router":  {"fleet", "store", "ledger"},
 	"wa":      {"fleet", "plant"},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/plant"
 	"github.com/wafleet/wafleet/internal/router"
 	"github.com/wafleet/wafleet/internal/store"
 )
@@ -145,6 +146,7 @@ func (o *Outbound) nudge(ctx context.Context, topic, payload string) {
 }
 
 func (o *Outbound) at(step string) error {
+	plant.CrashAt(step)
 	if o.gap == nil {
 		return nil
 	}

@@ -5,12 +5,15 @@ package plant
 // Bugs of an ordinary build: none.
 const (
 	NewID       = false // a repeat of an unknown send goes out under a new WhatsApp id
-	NoFence     = false // key-store writes and claims don't check the lease
-	NoLastGate  = false // dials and socket writes don't check the term
+	NoFence     = false // key-store writes and everything else that is fenced, claims of messages among it, don't check the lease
+	NoLastGate  = false // dials and socket writes don't check the term, and no clock ends it
 	AckFirst    = false // WhatsApp gets its ack of an inbound message before the transaction committed
 	NoOnce      = false // an Idempotency-Key is looked up, but not claimed before the message is made
 	ForgetEvent = false // a status is written without its event
 )
+
+// CrashAt kills the process, as by kill -9, in the gap of this name, if "crash-NAME" is planted.
+func CrashAt(string) {}
 
 // Names lists the bugs that are planted in this process.
 func Names() []string { return nil }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // Bugs of this process, as WAFLEET_PLANT names them.
@@ -24,6 +25,23 @@ var known []string
 func named(name string) bool {
 	known = append(known, name)
 	return slices.Contains(Names(), name)
+}
+
+// gaps are the places where a process can be made to die: between the steps that accept a message under an
+// Idempotency-Key.
+var gaps = map[string]bool{
+	"claimed":   named("crash-claimed"),
+	"routed":    named("crash-routed"),
+	"inserted":  named("crash-inserted"),
+	"committed": named("crash-committed"),
+}
+
+// CrashAt kills the process, as by kill -9, in the gap of this name, if "crash-NAME" is planted.
+func CrashAt(gap string) {
+	if gaps[gap] {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
 }
 
 // Names lists the bugs that are planted in this process.

@@ -195,6 +195,10 @@ var phoneActions = map[string]func(*http.Request, func() *Phone, phoneAction) (a
 		phone().AutoRead(in.On)
 		return done, nil
 	},
+	"power": func(_ *http.Request, phone func() *Phone, in phoneAction) (any, error) {
+		phone().Power(in.On)
+		return done, nil
+	},
 	"autoreply": func(_ *http.Request, phone func() *Phone, in phoneAction) (any, error) {
 		if in.Text == "" {
 			phone().AutoReply(nil)

@@ -79,6 +79,26 @@ func TestARepeatedIDIsTwiceInTheLogAndOnceForTheUser(t *testing.T) {
 	}
 }
 
+func TestAPhoneThatIsOffGetsWhatWasSentToItOnceItIsOn(t *testing.T) {
+	w := newWorld(t)
+	const pn, contact = "5511900000241", "5511900000242"
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
+	phone.Power(false)
+	c.mustText("BB41", pnJID(contact), "for later") // returns with the ack
+	c.mustText("BB41", pnJID(contact), "for later")
+	if got := phone.Received(); len(got) != 0 {
+		t.Fatalf("a phone that is off received %+v, want nothing", got)
+	}
+	phone.Power(true)
+	if r := phone.awaitID(t, "BB41"); r.Duplicate || r.Text != "for later" {
+		t.Errorf("the first message after the phone is on = %+v, want the text", r)
+	}
+	phone.await(t, func(r Received) bool { return r.ID == "BB41" && r.Duplicate })
+	await(c, func(r *events.Receipt) bool {
+		return r.Type == types.ReceiptTypeDelivered && r.MessageIDs[0] == "BB41" && !r.IsFromMe
+	})
+}
+
 func TestARepeatedStanzaIsDeliveredTwiceAndHandledOnceByTheClient(t *testing.T) {
 	w := newWorld(t)
 	const pn, contact = "5511900000209", "5511900000210"

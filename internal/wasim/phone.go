@@ -57,6 +57,7 @@ type Phone struct {
 	mu        sync.Mutex
 	inbox     []node
 	working   bool
+	off       bool
 	received  []Received
 	seen      map[string]int // index in received by sender and id
 	changed   chan struct{}  // closed and replaced when received grows
@@ -123,6 +124,16 @@ func (p *Phone) AutoRead(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.autoRead = on
+}
+
+// Power switches the phone off: what comes for it stays unread, and unanswered by receipts, until it is on again.
+func (p *Phone) Power(on bool) {
+	p.srv.mu.Lock()
+	defer p.srv.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.off = !on
+	p.wake()
 }
 
 // AutoReply makes the phone answer what it gets from now on: with the text that f returns, or not at all if that

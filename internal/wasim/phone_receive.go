@@ -19,7 +19,12 @@ func (p *Phone) receive(n node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.inbox = append(p.inbox, n)
-	if !p.working {
+	p.wake()
+}
+
+// wake starts the phone's goroutine if there is work. The caller holds the server's lock and the phone's.
+func (p *Phone) wake() {
+	if !p.working && !p.off && len(p.inbox) > 0 {
 		p.working = p.srv.spawn(p.work)
 	}
 }
@@ -29,7 +34,7 @@ func (p *Phone) work() {
 	ctx := p.srv.life
 	for {
 		p.mu.Lock()
-		if len(p.inbox) == 0 || ctx.Err() != nil {
+		if len(p.inbox) == 0 || p.off || ctx.Err() != nil {
 			p.working = false
 			p.mu.Unlock()
 			return

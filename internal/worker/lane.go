@@ -255,6 +255,7 @@ func (l *lane) failed(ctx context.Context, what string, err error) {
 	switch {
 	case err == nil || ctx.Err() != nil && !errors.Is(err, fleet.ErrLeaseLost):
 	case errors.Is(err, fleet.ErrLeaseLost):
+		l.g.log.WarnContext(ctx, what, slog.Any("err", err)) //nolint:sloglint // one of a handful of constants above
 		l.g.v.term.Lose(fleet.ErrLeaseLost)
 	default:
 		l.g.log.WarnContext(ctx, what, slog.Any("err", err)) //nolint:sloglint // one of a handful of constants above

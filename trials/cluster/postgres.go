@@ -76,7 +76,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		fmt.Fprintf(&conf, "%s = '%s'\n", name, settings[name])
 	}
-	f, err := os.OpenFile(filepath.Join(data, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	f, err := os.OpenFile(filepath.Join(data, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0) //nolint:gosec // a folder of ours
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"strconv"
@@ -23,7 +24,7 @@ func readStat(pid int) (procStat, error) {
 		return procStat{}, err
 	}
 	// The second field is the name in brackets, and may contain anything.
-	f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+	f := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
 	number := func(i int) int64 { n, _ := strconv.ParseInt(f[i-3], 10, 64); return n }
 	jiffies := func(n int64) time.Duration { return time.Duration(n) * time.Second / ticks }
 	if len(f) < 20 {

@@ -42,5 +42,9 @@ func freePort(ctx context.Context) (int, error) {
 		return 0, fmt.Errorf("find a free port: %w", err)
 	}
 	defer ln.Close() //nolint:errcheck // it accepted nothing
-	return ln.Addr().(*net.TCPAddr).Port, nil
+	addr, ok := ln.Addr().(*net.TCPAddr)
+	if !ok {
+		return 0, fmt.Errorf("find a free port: listening on %s", ln.Addr())
+	}
+	return addr.Port, nil
 }
