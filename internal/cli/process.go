@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/wafleet/wafleet/internal/auth"
 	"github.com/wafleet/wafleet/internal/bus"
@@ -121,7 +122,7 @@ func (p *program) open(ctx context.Context, cfg *config.Config, o openOptions) (
 		pr.ready.checks = append(pr.ready.checks, check{"timeouts", func(ctx context.Context) error { return pr.store.CheckTimeouts(ctx, cfg.LeaseTTL) }})
 	}
 	pr.log.InfoContext(ctx, "started", slog.String("command", o.command), slog.String("version", pr.versions.Version),
-		slog.String("owner", pr.owner), slog.Bool("postgres", pr.store.Postgres()), slog.Bool("redis", cfg.RedisURL != ""))
+		slog.String("owner", pr.owner), slog.Bool("redis", cfg.RedisURL != ""))
 	return pr, nil
 }
 
@@ -176,6 +177,12 @@ func (pr *process) openStore(ctx context.Context, o openOptions, made []string) 
 	if err := pr.settle(sctx, o.mode, made); err != nil {
 		return err
 	}
+	durability, err := pr.store.Durability(sctx)
+	if err != nil {
+		return err
+	}
+	pr.log.InfoContext(ctx, "database is open", slog.Bool("postgres", pr.store.Postgres()), slog.String("durability", durability))
+	pr.registry.MustRegister(collectors.NewDBStatsCollector(pr.store.DB().RawDB, "work"))
 	if err := pr.store.EnsureTimeouts(sctx, pr.cfg.LeaseTTL); err != nil {
 		// A role that may not alter itself can be altered by somebody else; readiness says whether it was.
 		pr.log.WarnContext(ctx, "database timeouts could not be set", slog.Any("err", err))

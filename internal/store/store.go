@@ -156,6 +156,23 @@ func (s *Store) Ping(ctx context.Context) error {
 	return unavailable(s.db.RawDB.PingContext(ctx))
 }
 
+// Durability names the settings that decide whether a commit survives a power cut, as this process's
+// connections have them: "fsync=on synchronous_commit=on", or "synchronous=2 journal_mode=wal" on SQLite,
+// where 2 is FULL.
+func (s *Store) Durability(ctx context.Context) (string, error) {
+	var a, b string
+	if s.Postgres() {
+		err := s.row(ctx, `SELECT current_setting('fsync'), current_setting('synchronous_commit')`).Scan(&a, &b)
+		return "fsync=" + a + " synchronous_commit=" + b, unavailable(err)
+	}
+	for pragma, into := range map[string]*string{"synchronous": &a, "journal_mode": &b} {
+		if err := s.row(ctx, `PRAGMA `+pragma).Scan(into); err != nil {
+			return "", unavailable(err)
+		}
+	}
+	return "synchronous=" + a + " journal_mode=" + b, nil
+}
+
 // InTx runs fn in one transaction; store calls with fn's context join it. A nested InTx joins too.
 func (s *Store) InTx(ctx context.Context, fn func(ctx context.Context) error) error {
 	return unavailable(TxError(ctx, s.db.DoTxn(ctx, nil, fn))) // a begin or commit that the database didn't answer

@@ -33,6 +33,12 @@ func readStat(pid int) (procStat, error) {
 	return procStat{int(number(4)), jiffies(number(14) + number(15)), jiffies(number(16) + number(17))}, nil
 }
 
+// CPUOf is the user and system time that a process of anybody has used so far. Linux only.
+func CPUOf(pid int) (time.Duration, error) {
+	s, err := readStat(pid)
+	return s.own, err
+}
+
 // CPU is the user and system time that the process has used so far. Linux only.
 func (p *Process) CPU() (time.Duration, error) {
 	select {

@@ -28,6 +28,8 @@ import (
 	waLog "go.mau.fi/whatsmeow/util/log"
 	"google.golang.org/protobuf/proto"
 	_ "modernc.org/sqlite" // registers "sqlite"
+
+	"github.com/wafleet/wafleet/trials/cluster"
 )
 
 // bareSettings is what the bare process is told in its environment, as JSON.
@@ -41,10 +43,10 @@ type bareSettings struct {
 
 // loadDone is the bare process's answer to a load.
 type loadDone struct {
-	First   time.Time `json:"first"` // the first SendMessage
-	Errors  int       `json:"errors"`
-	Error   string    `json:"error,omitempty"` // one of them
-	MaxOpen int       `json:"maxOpen"`         // the pool's own figure
+	First  time.Time `json:"first"` // the first SendMessage
+	Errors int       `json:"errors"`
+	Error  string    `json:"error,omitempty"` // one of them
+	Ground ground    `json:"ground"`
 }
 
 const bareEnv = "WAFLEET_TRIAL_BARE"
@@ -88,7 +90,11 @@ func bare(ctx context.Context) error {
 		}
 	}()
 	answer := json.NewEncoder(out)
-	if err := answer.Encode(loadDone{MaxOpen: db.Stats().MaxOpenConnections}); err != nil {
+	ground, err := groundOfPool(ctx, db, s.Dialect)
+	if err != nil {
+		return fmt.Errorf("settings of the database: %w", err)
+	}
+	if err := answer.Encode(loadDone{Ground: ground}); err != nil {
 		return err
 	}
 	lines := bufio.NewScanner(in)
@@ -98,7 +104,6 @@ func bare(ctx context.Context) error {
 			return fmt.Errorf("load: %w", err)
 		}
 		done := sendBare(ctx, clients, l)
-		done.MaxOpen = db.Stats().MaxOpenConnections
 		if err := answer.Encode(done); err != nil {
 			return err
 		}
@@ -199,7 +204,7 @@ func simulatorClient(ctx context.Context, simulator string) (*http.Client, error
 	var root struct {
 		Pub string `json:"pub"`
 	}
-	if err := call(ctx, http.MethodGet, simulator+"/sim/root", "", nil, &root); err != nil {
+	if err := cluster.Call(ctx, http.MethodGet, simulator+"/sim/root", "", nil, nil, &root); err != nil {
 		return nil, err
 	}
 	key, err := hex.DecodeString(root.Pub)

@@ -3,19 +3,22 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/wafleet/wafleet/trials/cluster"
 )
+
+// cpu reads the processor time of a process so far.
+type cpu func() (time.Duration, error)
 
 // meter reads what one side has used so far: its processes and, on PostgreSQL, the backends of its database and what
 // the server counted.
 type meter struct {
-	processes map[string]int // process ids by name
+	processes map[string]cpu // by name
 	database  string         // "" on SQLite
 	admin     *pgx.Conn      // to another database of the server; nil on SQLite
 }
@@ -39,8 +42,8 @@ const postgres = "postgres"
 
 func (m *meter) read(ctx context.Context) (cost, error) {
 	c := cost{cpu: map[string]time.Duration{}, backends: map[int]time.Duration{}, statements: map[string]statement{}}
-	for name, pid := range m.processes {
-		used, err := cpuOf(pid)
+	for name, read := range m.processes {
+		used, err := read()
 		if err != nil {
 			return c, fmt.Errorf("processor time of %s: %w", name, err)
 		}
@@ -58,7 +61,7 @@ func (m *meter) read(ctx context.Context) (cost, error) {
 		return c, fmt.Errorf("backends of %s: %w", m.database, err)
 	}
 	for _, pid := range pids {
-		if used, err := cpuOf(pid); err == nil { // it may just have left
+		if used, err := cluster.CPUOf(pid); err == nil { // it may just have left
 			c.backends[pid] = used
 		}
 	}
@@ -82,6 +85,26 @@ func (m *meter) read(ctx context.Context) (cost, error) {
 		c.statements[text] = statement{had.calls + calls, had.time + time.Duration(ms*float64(time.Millisecond))}
 	}
 	return c, rows.Err()
+}
+
+// still reads what the side has used once it has come to rest: when it takes next to nothing any more.
+func (m *meter) still(ctx context.Context) (cost, error) {
+	const pause, rest = 300 * time.Millisecond, 20 * time.Millisecond
+	before, err := m.read(ctx)
+	for range 50 {
+		if err == nil {
+			err = cluster.Pause(ctx, pause)
+		}
+		if err != nil {
+			return before, err
+		}
+		var now cost
+		if now, err = m.read(ctx); err == nil && now.since(before).total() < rest {
+			return now, nil
+		}
+		before = now
+	}
+	return before, err
 }
 
 // since is what was used between an earlier reading and this one.
@@ -126,26 +149,4 @@ func (c cost) dearest(n int) []string {
 	}
 	slices.SortFunc(texts, func(a, b string) int { return int(c.statements[b].time - c.statements[a].time) })
 	return texts[:min(n, len(texts))]
-}
-
-// tick is the unit of /proc's times: USER_HZ, which is 100 on every Linux that Go runs on.
-const tick = 10 * time.Millisecond
-
-// cpuOf is the processor time of a process so far.
-func cpuOf(pid int) (time.Duration, error) {
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(raw), ") ") // the name may hold spaces
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("/proc/%d/stat can't be read", pid)
-	}
-	user, uerr := strconv.ParseInt(fields[11], 10, 64)
-	system, serr := strconv.ParseInt(fields[12], 10, 64)
-	if uerr != nil || serr != nil {
-		return 0, fmt.Errorf("/proc/%d/stat can't be read", pid)
-	}
-	return time.Duration(user+system) * tick, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/wafleet/wafleet/internal/wasim"
+	"github.com/wafleet/wafleet/trials/cluster"
 )
 
 // quiet is how long nothing may be decrypted before what is missing counts as lost.
@@ -21,7 +22,7 @@ func (o oracle) mark(ctx context.Context) (int64, error) {
 	var page struct {
 		Next int64 `json:"next"`
 	}
-	err := call(ctx, http.MethodGet, o.simulator+"/sim/log?tail=1", "", nil, &page)
+	err := cluster.Call(ctx, http.MethodGet, o.simulator+"/sim/log?tail=1", "", nil, nil, &page)
 	return page.Next, err
 }
 
@@ -46,7 +47,7 @@ func (o oracle) await(ctx context.Context, mark int64, l load) (decrypted, error
 			Next    int64         `json:"next"`
 		}
 		url := o.simulator + "/sim/log?limit=10000&kind=decrypted&after=" + strconv.FormatInt(mark, 10)
-		if err := call(ctx, http.MethodGet, url, "", nil, &page); err != nil {
+		if err := cluster.Call(ctx, http.MethodGet, url, "", nil, nil, &page); err != nil {
 			return d, err
 		}
 		mark = page.Next

@@ -1,14 +1,19 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/wafleet/wafleet/trials/cluster"
 )
 
 // gateway is the product as its users see it: an API, and one organization with a key for every session.
@@ -44,7 +49,9 @@ func (g *gateway) pair(ctx context.Context, numbers []string) error {
 func (g *gateway) pairOne(ctx context.Context, org, number string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, pairLimit)
 	defer cancel()
-	post := func(path string, in, out any) error { return call(ctx, http.MethodPost, g.api+path, g.admin, in, out) }
+	post := func(path string, in, out any) error {
+		return cluster.Call(ctx, http.MethodPost, g.api+path, g.admin, nil, in, out)
+	}
 	var key struct {
 		Key string `json:"key"`
 	}
@@ -67,12 +74,12 @@ func (g *gateway) pairOne(ctx context.Context, org, number string) (string, erro
 	var shown struct {
 		QR string `json:"qr"`
 	}
-	err := until(ctx, "QR code", func() (bool, error) {
-		err := call(ctx, http.MethodGet, g.api+session+"/qr", g.admin, nil, &shown)
-		if refused, ok := errors.AsType[*callError](err); ok && refused.status == http.StatusConflict {
-			return false, nil // not yet
+	err := cluster.Until(ctx, pairLimit, func() error {
+		err := cluster.Call(ctx, http.MethodGet, g.api+session+"/qr", g.admin, nil, nil, &shown)
+		if err == nil && shown.QR == "" {
+			err = errors.New("no QR code")
 		}
-		return shown.QR != "", err
+		return err
 	})
 	if err != nil {
 		return "", err
@@ -80,13 +87,13 @@ func (g *gateway) pairOne(ctx context.Context, org, number string) (string, erro
 	if err := scan(ctx, g.simulator, number, shown.QR); err != nil {
 		return "", err
 	}
-	return key.Key, until(ctx, "connected session", func() (bool, error) {
-		var s struct {
-			Connected bool   `json:"connected"`
-			PairedAt  string `json:"pairedAt"`
+	return key.Key, cluster.Until(ctx, pairLimit, func() error {
+		var s cluster.Session
+		err := cluster.Call(ctx, http.MethodGet, g.api+session, g.admin, nil, nil, &s)
+		if err == nil && (!s.Connected || s.PairedAt == "") {
+			err = fmt.Errorf("%s is %s", slug, s.State)
 		}
-		err := call(ctx, http.MethodGet, g.api+session, g.admin, nil, &s)
-		return s.Connected && s.PairedAt != "", err
+		return err
 	})
 }
 
@@ -106,8 +113,7 @@ func (g *gateway) post(ctx context.Context, l load) (posted, error) {
 					return
 				}
 				start := time.Now()
-				if err := call(ctx, http.MethodPost, g.api+"/api/v1/messages", g.keys[l.session(k)],
-					map[string]string{"to": "+" + l.recipient(k), "text": l.text(k)}, nil); err != nil {
+				if err := g.send(ctx, g.keys[l.session(k)], l.recipient(k), l.text(k)); err != nil {
 					cancel(fmt.Errorf("message %d was not accepted: %w", k, err))
 					return
 				}
@@ -122,4 +128,32 @@ func (g *gateway) post(ctx context.Context, l load) (posted, error) {
 	slices.Sort(took)
 	p.p50, p.p99 = took[len(took)/2], took[len(took)*99/100]
 	return p, nil
+}
+
+// web keeps a connection for every client.
+var web = &http.Client{Transport: &http.Transport{MaxIdleConns: 2 * clients, MaxIdleConnsPerHost: 2 * clients}}
+
+func (g *gateway) send(ctx context.Context, key, to, text string) error {
+	ctx, cancel := context.WithTimeout(ctx, sendLimit)
+	defer cancel()
+	body, err := json.Marshal(map[string]string{"to": "+" + to, "text": text})
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.api+"/api/v1/messages", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+key)
+	resp, err := web.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close() //nolint:errcheck // it is read to its end
+	answer, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusAccepted {
+		err = fmt.Errorf("%s %s", resp.Status, answer)
+	}
+	return err
 }

@@ -3,6 +3,8 @@
 // the same simulator, with 1, 16 and 50 sessions.
 //
 //	MESSAGES=5000 SESSIONS="1 16 50" DATABASE="postgres sqlite" ROUNDS=2 go run ./trials/send
+//
+// SETTINGS="LOG_LEVEL=warn" and TAGS="…" change the gateway, for experiments.
 package main
 
 import (
@@ -37,10 +39,12 @@ type options struct {
 	messages, rounds int
 	sessions         []int
 	databases        []string
+	settings, tags   []string // of the gateway, for experiments
 }
 
 func readOptions() (options, error) {
 	o := options{messages: 5000, rounds: 2, sessions: []int{1, 16, 50}, databases: []string{postgres, sqlite}}
+	o.settings, o.tags = strings.Fields(os.Getenv("SETTINGS")), strings.Fields(os.Getenv("TAGS"))
 	for name, into := range map[string]*int{"MESSAGES": &o.messages, "ROUNDS": &o.rounds} {
 		text := os.Getenv(name)
 		if text == "" {
