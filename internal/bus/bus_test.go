@@ -312,6 +312,60 @@ func TestSubscribeSucceedsWhileRedisIsAwayAndFollowsLater(t *testing.T) {
 	})
 }
 
+func TestABusWhoseServerIsAwayAtTheStartSaysSoAndFollowsLater(t *testing.T) {
+	addr, prefix := testkit.Redis(t)
+	p := newProxy(t, addr)
+	p.refuse(true)
+	far, near := openRedis(t, p.addr(), prefix), openRedis(t, addr, prefix)
+	if err := far.Ping(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("Ping = %v, want ErrUnavailable", err)
+	}
+	if err := far.Publish(t.Context(), bus.TopicSend, "s"); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("Publish = %v, want ErrUnavailable", err)
+	}
+	early, _ := listen(t, far, bus.TopicSend)
+	p.refuse(false)
+	testkit.Eventually(t, 15*time.Second, func() error { return far.Ping(t.Context()) })
+	testkit.Eventually(t, 15*time.Second, func() error {
+		_ = near.Publish(t.Context(), bus.TopicSend, "s")
+		select {
+		case <-early:
+			return nil
+		case <-time.After(50 * time.Millisecond):
+			return errors.New("not heard yet")
+		}
+	})
+}
+
+func TestABusThatNeverReachedItsServerCloses(t *testing.T) {
+	b, err := bus.NewRedis(bus.RedisOptions{URL: "127.0.0.1:1", Log: testkit.Logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	subscribed := make(chan error, 1)
+	go func() {
+		_, err := b.Subscribe(t.Context(), func(string, string) {}, bus.TopicSend)
+		subscribed <- err
+	}()
+	if err := b.Close(); err != nil {
+		t.Errorf("Close = %v", err)
+	}
+	if err := <-subscribed; !errors.Is(err, bus.ErrClosed) {
+		t.Errorf("Subscribe = %v, want ErrClosed", err)
+	}
+}
+
+func TestAServerThatRefusesUsIsAnErrorAtTheStart(t *testing.T) {
+	addr, _ := testkit.Redis(t)
+	b, err := bus.NewRedis(bus.RedisOptions{URL: "redis://nobody:secret-word@" + addr})
+	if err == nil {
+		_ = b.Close()
+	}
+	if err == nil || errors.Is(err, fleet.ErrUnavailable) || strings.Contains(err.Error(), "secret-word") {
+		t.Errorf("NewRedis as a user that Redis does not know = %v, want its refusal without the password", err)
+	}
+}
+
 func TestRedisURLErrorsNeverShowThePassword(t *testing.T) {
 	for _, raw := range []string{"redis://:secret-word@host:port", "http://user:secret-word@host", "redis://:secret-word@%zz"} {
 		err := bus.CheckRedisURL(raw)

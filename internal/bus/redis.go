@@ -37,7 +37,8 @@ type RedisOptions struct {
 // Redis is the bus between processes: publish/subscribe on one pipelined connection. It reconnects
 // by itself, and what was published meanwhile is lost, as the package allows.
 type Redis struct {
-	client rueidis.Client
+	client atomic.Pointer[rueidis.Client] // nil until the server was reached once
+	dialed chan struct{}                  // closed then
 	prefix string
 	log    *slog.Logger
 
@@ -50,22 +51,80 @@ type Redis struct {
 
 var _ Bus = (*Redis)(nil)
 
-// NewRedis connects; a server that can't be reached now is an error.
+// NewRedis connects. A server that can't be reached now is dialled until it can, since all that is
+// missing meanwhile are nudges: Ping says so. One that answers and refuses us is an error.
 func NewRedis(o RedisOptions) (*Redis, error) {
 	opt, err := redisOptions(o.URL)
 	if err != nil {
 		return nil, err
-	}
-	client, err := rueidis.NewClient(opt)
-	if err != nil {
-		return nil, fmt.Errorf("connect to Redis: %w", unavailable(err))
 	}
 	log := o.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	life, end := context.WithCancel(context.Background()) //nolint:forbidigo // the life of the bus, ended by Close
-	return &Redis{client: client, prefix: o.Prefix, log: log, life: life, end: end}, nil
+	b := &Redis{dialed: make(chan struct{}), prefix: o.Prefix, log: log, life: life, end: end}
+	err = b.dial(opt)
+	switch {
+	case err == nil:
+	case errors.Is(err, fleet.ErrUnavailable):
+		log.WarnContext(life, "bus can't be reached; dialling until it can", slog.Any("err", err))
+		b.joined.Go(func() { b.dialOn(opt) })
+	default:
+		end()
+		return nil, err
+	}
+	return b, nil
+}
+
+// dial connects once.
+func (b *Redis) dial(opt rueidis.ClientOption) error {
+	client, err := rueidis.NewClient(opt)
+	if err != nil {
+		return fmt.Errorf("connect to Redis: %w", unavailable(err))
+	}
+	b.client.Store(&client)
+	close(b.dialed)
+	return nil
+}
+
+// dialOn connects until it is done. A refusal is no reason to stop any more: the server may be put right.
+func (b *Redis) dialOn(opt rueidis.ClientOption) {
+	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+		if !rest(b.life, pause) {
+			return
+		}
+		err := b.dial(opt)
+		if err == nil {
+			b.log.InfoContext(b.life, "bus is reached")
+			return
+		}
+		b.log.DebugContext(b.life, "bus still can't be reached", slog.Any("err", err))
+	}
+}
+
+// rest reports whether d passed before ctx ended.
+func rest(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// connected returns the client, or says that there was no server yet.
+func (b *Redis) connected() (rueidis.Client, error) {
+	if b.closed.Load() {
+		return nil, ErrClosed
+	}
+	client := b.client.Load()
+	if client == nil {
+		return nil, fmt.Errorf("%w: Redis was not reached yet", fleet.ErrUnavailable)
+	}
+	return *client, nil
 }
 
 // CheckRedisURL reports whether NewRedis could use the URL, without connecting.
@@ -93,12 +152,13 @@ func redisOptions(raw string) (rueidis.ClientOption, error) {
 
 // Publish implements Bus.
 func (b *Redis) Publish(ctx context.Context, topic, payload string) error {
-	if b.closed.Load() {
-		return ErrClosed
+	client, err := b.connected()
+	if err != nil {
+		return fmt.Errorf("publish on %s: %w", topic, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishLimit)
 	defer cancel()
-	if err := b.client.Do(ctx, b.client.B().Publish().Channel(b.prefix+topic).Message(payload).Build()).Error(); err != nil {
+	if err := client.Do(ctx, client.B().Publish().Channel(b.prefix+topic).Message(payload).Build()).Error(); err != nil {
 		return fmt.Errorf("publish on %s: %w", topic, unavailable(err))
 	}
 	return nil
@@ -106,12 +166,13 @@ func (b *Redis) Publish(ctx context.Context, topic, payload string) error {
 
 // Ping implements Bus.
 func (b *Redis) Ping(ctx context.Context) error {
-	if b.closed.Load() {
-		return ErrClosed
+	client, err := b.connected()
+	if err != nil {
+		return fmt.Errorf("ping Redis: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishLimit)
 	defer cancel()
-	if err := b.client.Do(ctx, b.client.B().Ping().Build()).Error(); err != nil {
+	if err := client.Do(ctx, client.B().Ping().Build()).Error(); err != nil {
 		return fmt.Errorf("ping Redis: %w", unavailable(err))
 	}
 	return nil
@@ -161,7 +222,9 @@ func (b *Redis) Close() error {
 	b.mu.Unlock()
 	b.end()
 	b.joined.Wait()
-	b.client.Close()
+	if client := b.client.Load(); client != nil {
+		(*client).Close()
+	}
 	return nil
 }
 
@@ -176,6 +239,11 @@ type redisSub struct {
 }
 
 func (s *redisSub) run() {
+	select {
+	case <-s.bus.dialed:
+	case <-s.live.Done():
+		return
+	}
 	pause := retryFirst
 	for s.live.Err() == nil {
 		confirmed, err := s.receive()
@@ -187,11 +255,7 @@ func (s *redisSub) run() {
 		}
 		s.bus.log.WarnContext(s.live, "nudges are lost until the bus is back",
 			slog.String("topics", strings.Join(s.topics, ",")), slog.Any("err", err))
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-s.live.Done():
-			timer.Stop()
+		if !rest(s.live, pause) {
 			return
 		}
 		pause = min(2*pause, retryMost)
@@ -210,7 +274,8 @@ func (s *redisSub) receive() (confirmed bool, err error) {
 			s.once.Do(func() { close(s.heard) })
 		}
 	})
-	err = s.bus.client.Receive(ctx, s.bus.client.B().Subscribe().Channel(names...).Build(), func(m rueidis.PubSubMessage) {
+	client := *s.bus.client.Load()
+	err = client.Receive(ctx, client.B().Subscribe().Channel(names...).Build(), func(m rueidis.PubSubMessage) {
 		if s.live.Err() == nil {
 			s.fn(strings.TrimPrefix(m.Channel, s.bus.prefix), m.Message)
 		}
@@ -218,9 +283,10 @@ func (s *redisSub) receive() (confirmed bool, err error) {
 	return count.Load() >= int64(len(names)), err
 }
 
-// unavailable marks everything but the server's own refusals as passing.
+// unavailable marks everything but the server's own refusals as passing. A server that has just
+// started reads its file first and refuses meanwhile: that passes too.
 func unavailable(err error) error {
-	if _, refused := rueidis.IsRedisErr(err); refused || errors.Is(err, context.Canceled) {
+	if refusal, ok := rueidis.IsRedisErr(err); (ok && !refusal.IsLoading()) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", fleet.ErrUnavailable, err)

@@ -143,8 +143,14 @@ func TestAPartThatIsAwayIsNamedWithoutItsPassword(t *testing.T) {
 	_, prefix := testkit.Redis(t)
 	settings := sharedSettings(t, storetest.PostgresURL(t))
 	settings[1], settings[2] = "REDIS_URL=redis://:secret-word@127.0.0.1:1", "REDIS_PREFIX="+prefix
-	if code, _, stderr := run(t, settings, "scheduler"); code != exitFailed || !strings.Contains(stderr, "REDIS_URL: connect to Redis") || strings.Contains(stderr, "secret-word") {
-		t.Errorf("scheduler without its Redis = %d with %q", code, stderr)
+	// Without Redis a process works, a second late; it says that it is not ready, and goes on dialling.
+	scheduler := start(t, settings, "scheduler")
+	status, body := get(t, scheduler.find(opsURL)+"/readyz", "")
+	if status != http.StatusServiceUnavailable || !strings.Contains(body, `"bus":"ping Redis: `) || !strings.Contains(body, `"database":"ok"`) {
+		t.Errorf("/readyz without Redis = %d %s", status, body)
+	}
+	if code := scheduler.stop(); code != exitOK || strings.Contains(scheduler.errs.String()+body, "secret-word") {
+		t.Errorf("scheduler without its Redis = %d with %q", code, scheduler.errs.String())
 	}
 	settings[0] = "DATABASE_URL=postgres://nobody:secret-word@127.0.0.1:1/x"
 	if code, _, stderr := run(t, settings, "scheduler"); code != exitFailed || !strings.Contains(stderr, "connect to database") || strings.Contains(stderr, "secret-word") {

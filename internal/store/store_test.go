@@ -1,7 +1,9 @@
 package store_test
 
 import (
+	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,4 +95,31 @@ func TestStatementClock(t *testing.T) {
 			t.Errorf("Now() is %v away from the process clock", d)
 		}
 	})
+}
+
+func TestAFullDiskIsUnavailableAndPasses(t *testing.T) {
+	s := storetest.Open(t, storetest.SQLiteURL(t), func(o *store.Options) { o.PoolMax = 1 }) // the limit is a connection's
+	large := func() fleet.Organization {
+		return fleet.Organization{ID: "org-a", Label: strings.Repeat("x", 50_000), Strategy: fleet.StrategyPriority}
+	}
+	limit := func(pages string) {
+		if _, err := s.DB().Exec(t.Context(), `PRAGMA max_page_count=`+pages); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit("1") // SQLite says that no page is left, as it does when the file system has none
+	if _, err := s.CreateOrganization(t.Context(), large()); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("CreateOrganization on a full disk = %v, want ErrUnavailable", err)
+	}
+	err := s.InTx(t.Context(), func(ctx context.Context) error {
+		_, err := s.CreateOrganization(ctx, large())
+		return err
+	})
+	if !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("InTx on a full disk = %v, want ErrUnavailable", err)
+	}
+	limit("1073741823")
+	if _, err := s.CreateOrganization(t.Context(), large()); err != nil {
+		t.Errorf("CreateOrganization with room again = %v", err)
+	}
 }

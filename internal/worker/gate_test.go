@@ -15,6 +15,14 @@ type gate struct {
 	err  error
 	lose string // the transaction that runs a statement with this in it …
 	lost bool   // … commits, and nobody hears of it
+	full bool   // the disk is: the file can't grow
+}
+
+// fill makes the database's disk full: SQLite refuses every new page. Not so full that it refuses what fits.
+func (g *gate) fill(full bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.full = full
 }
 
 // loseCommit loses the answer to the commit of the next transaction that runs such a statement.
@@ -110,42 +118,66 @@ func (c gatedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return gatedConn{conn, c.g}, nil
+	return &gatedConn{Conn: conn, g: c.g}, nil
 }
 
 type gatedConn struct {
 	driver.Conn
-	g *gate
+	g    *gate
+	full bool // this connection knows that the disk is
 }
 
-func (c gatedConn) ExecContext(ctx context.Context, q string, a []driver.NamedValue) (driver.Result, error) {
+// pass waits for the gate and tells the connection how large its file may be.
+func (c *gatedConn) pass(ctx context.Context) error {
 	if err := c.g.pass(ctx); err != nil {
+		return err
+	}
+	c.g.mu.Lock()
+	full := c.g.full
+	c.g.mu.Unlock()
+	if full == c.full {
+		return nil
+	}
+	limit := "PRAGMA max_page_count=1" // never less than it has
+	if !full {
+		limit = "PRAGMA max_page_count=1073741823"
+	}
+	rows, err := c.Conn.(driver.QueryerContext).QueryContext(ctx, limit, nil)
+	if err != nil {
+		return err
+	}
+	c.full = full
+	return rows.Close()
+}
+
+func (c *gatedConn) ExecContext(ctx context.Context, q string, a []driver.NamedValue) (driver.Result, error) {
+	if err := c.pass(ctx); err != nil {
 		return nil, err
 	}
 	c.g.saw(q)
 	return c.Conn.(driver.ExecerContext).ExecContext(ctx, q, a)
 }
 
-func (c gatedConn) QueryContext(ctx context.Context, q string, a []driver.NamedValue) (driver.Rows, error) {
-	if err := c.g.pass(ctx); err != nil {
+func (c *gatedConn) QueryContext(ctx context.Context, q string, a []driver.NamedValue) (driver.Rows, error) {
+	if err := c.pass(ctx); err != nil {
 		return nil, err
 	}
 	return c.Conn.(driver.QueryerContext).QueryContext(ctx, q, a)
 }
 
-func (c gatedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
-	if err := c.g.pass(ctx); err != nil {
+func (c *gatedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
+	if err := c.pass(ctx); err != nil {
 		return nil, err
 	}
 	tx, err := c.Conn.(driver.ConnBeginTx).BeginTx(ctx, o)
 	return gatedTx{tx, c.g}, err
 }
 
-func (c gatedConn) PrepareContext(ctx context.Context, q string) (driver.Stmt, error) {
-	if err := c.g.pass(ctx); err != nil {
+func (c *gatedConn) PrepareContext(ctx context.Context, q string) (driver.Stmt, error) {
+	if err := c.pass(ctx); err != nil {
 		return nil, err
 	}
 	return c.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, q)
 }
 
-func (c gatedConn) Ping(ctx context.Context) error { return c.g.pass(ctx) }
+func (c *gatedConn) Ping(ctx context.Context) error { return c.g.pass(ctx) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,6 +106,54 @@ func TestAStoreErrorOnReceiveIsNeverAcked(t *testing.T) {
 		w.sleep(time.Minute)
 		if n := len(w.inbound()); n != 1 {
 			t.Errorf("%d events for one message", n)
+		}
+	})
+}
+
+// A full disk is a store error like another: nothing is acknowledged that is not stored, and nothing that
+// waits to be sent is lost or doubled.
+func TestAFullDiskLosesAndDoublesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		p := w.start("w1")
+		s := w.paired(number1)
+		w.sleep(10 * time.Second)
+		large := strings.Repeat("x", 20_000) // no page has room for it
+		p.gate.fill(true)
+		var sent []fleet.MessageID
+		for i := range 5 {
+			w.write(person1, number1, fmt.Sprint("in", i, large))
+			sent = append(sent, w.send(s, person1, fmt.Sprint("out", i, large)))
+			w.sleep(5 * time.Second)
+		}
+		w.sleep(time.Minute)
+		if n := len(w.inbound()); n != 0 {
+			t.Errorf("%d messages stored on a full disk, want none: the test proves nothing", n)
+		}
+		if n := len(w.sim.Log(wasim.Query{Session: number1, Kind: wasim.KindMessage, Dir: wasim.DirIn})); n != 0 {
+			t.Errorf("%d frames left that could not be claimed", n)
+		}
+		p.gate.fill(false)
+		for i, id := range sent {
+			w.awaitFor(5*time.Minute, fmt.Sprint("message ", i), func() bool { return w.message(id).Status == fleet.StatusDelivered })
+		}
+		w.awaitFor(5*time.Minute, "what came in", func() bool { return len(w.inbound()) == 5 })
+		w.sleep(10 * time.Minute)
+		seen := map[string]int{}
+		for _, m := range w.inbound() {
+			seen[m.Text]++
+		}
+		for _, text := range w.texts(person1) {
+			seen[text]++
+		}
+		for i := range 5 {
+			for _, dir := range []string{"in", "out"} {
+				if n := seen[fmt.Sprint(dir, i, large)]; n != 1 {
+					t.Errorf("%s%d was seen %d times, want once", dir, i, n)
+				}
+			}
+		}
+		if r := w.row(s.ID); r.Observed != fleet.ObservedConnected || r.DeviceJID != s.DeviceJID {
+			t.Errorf("the session is %s as %s, want connected as %s", r.Observed, r.DeviceJID, s.DeviceJID)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -265,6 +266,20 @@ func TestAnUnreadableStoreNeverPairs(t *testing.T) {
 		}
 		if r := w.row(s.ID); r.DeviceJID != s.DeviceJID {
 			t.Errorf("the login changed from %s to %s", s.DeviceJID, r.DeviceJID)
+		}
+	})
+}
+
+func TestAWorkerThatStartsWhileTheDatabaseIsAwayRegistersLater(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		away := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+		p := w.start("w1", func(*Options) { w.procs[0].gate.fail(away) })
+		w.sleep(15 * time.Second)
+		p.gate.fail(nil)
+		w.paired(number1)
+		workers, err := w.st.Workers(t.Context())
+		if err != nil || len(workers) != 1 || workers[0].Owner != "w1/1" {
+			t.Errorf("Workers = %+v, %v, want w1/1", workers, err)
 		}
 	})
 }

@@ -121,7 +121,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	kctx, stopKeeper := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopKeeper()
 
-	if err := w.register(ctx); err != nil {
+	if err := w.register(ctx); errors.Is(err, fleet.ErrUnavailable) {
+		w.log.WarnContext(ctx, "could not register; the next beat does", slog.Any("err", err))
+	} else if err != nil {
 		return err
 	}
 	unsubscribe, err := w.o.Bus.Subscribe(ctx, w.nudged,

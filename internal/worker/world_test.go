@@ -131,6 +131,7 @@ func (w *world) start(name string, change ...func(*Options)) *proc {
 		Inbound: inbound.New(inbound.Options{Store: p.st, Bus: w.bus, Log: testkit.Logger(w.t)}),
 		Log:     testkit.Logger(w.t).With(slog.String("process", name)),
 	}
+	w.procs = append(w.procs, p)
 	for _, c := range change {
 		c(&o)
 	}
@@ -143,7 +144,6 @@ func (w *world) start(name string, change ...func(*Options)) *proc {
 			w.t.Errorf("worker %s ended with %v", name, err)
 		}
 	}()
-	w.procs = append(w.procs, p)
 	return p
 }
 
