@@ -1,0 +1,308 @@
+package simulate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/store"
+	"github.com/wafleet/wafleet/internal/wasim"
+)
+
+// goroutineSlack is how many more goroutines there may be after the storm than before it.
+const goroutineSlack = 3
+
+// check compares what the gateway promises with the simulator's log, the rows and the receiver's log.
+func (w *world) check(before, after int) {
+	if after > before+goroutineSlack {
+		w.problem("%d goroutines before the storm, %d after the calm", before, after)
+	}
+	messages := w.messages()
+	events := w.events()
+	w.checkOrders(messages)
+	w.checkArrived(messages)
+	w.checkFrames(messages)
+	w.checkEpochs()
+	w.checkInbound(events)
+	w.checkStatuses(messages, events)
+	w.checkSequence(events)
+	w.checkDelivered(events)
+}
+
+func (w *world) messages() (all []fleet.Message) {
+	for before := int64(0); ; {
+		page, next, err := w.st.ListMessages(w.t.Context(), store.MessageQuery{Org: org, Before: before, Limit: 500})
+		w.must(err)
+		all = append(all, page...)
+		if before = next; next == 0 {
+			slices.SortFunc(all, func(a, b fleet.Message) int { return cmp.Compare(a.Seq, b.Seq) })
+			return all
+		}
+	}
+}
+
+// events returns all events in the order in which they were written.
+func (w *world) events() (all []fleet.Event) {
+	rows, err := w.st.DB().Query(w.t.Context(), `SELECT id FROM events ORDER BY n`)
+	w.must(err)
+	var ids []fleet.EventID
+	for rows.Next() {
+		var id fleet.EventID
+		w.must(rows.Scan(&id))
+		ids = append(ids, id)
+	}
+	w.must(rows.Err())
+	w.must(rows.Close())
+	for _, id := range ids {
+		e, err := w.st.GetEvent(w.t.Context(), "", id)
+		w.must(err)
+		all = append(all, e)
+	}
+	return all
+}
+
+// checkOrders: one Idempotency-Key makes one message, and every answer names it.
+func (w *world) checkOrders(messages []fleet.Message) {
+	made := map[string][]fleet.Message{}
+	for _, m := range messages {
+		made[m.ClientRef] = append(made[m.ClientRef], m)
+	}
+	for _, c := range w.clients {
+		for _, o := range c.orders {
+			rows := made[o.Key]
+			switch {
+			case len(o.ids) > 1:
+				w.problem("%s was answered with %d message ids: %v", o.Key, len(o.ids), o.ids)
+			case len(rows) > 1:
+				w.problem("%s made %d messages", o.Key, len(rows))
+			case o.taken && len(rows) == 0:
+				w.problem("%s was accepted and is not there", o.Key)
+			case o.taken && o.ids[string(rows[0].ID)] == 0:
+				w.problem("%s was answered with another id than the message's", o.Key)
+			case o.cancelled && rows[0].Status != fleet.StatusCancelled:
+				w.problem("%s was taken back and is %s", o.Key, rows[0].Status)
+			}
+		}
+	}
+}
+
+// checkArrived: every message has ended, its state tells the truth, and nobody saw it twice.
+func (w *world) checkArrived(messages []fleet.Message) {
+	shown := map[string][]wasim.Received{} // by number and text
+	for _, p := range w.people {
+		for _, r := range p.phone.Received() {
+			if !r.Duplicate && !r.FromMe && r.Text != "" {
+				shown[p.pn+" "+r.Text] = append(shown[p.pn+" "+r.Text], r)
+			}
+		}
+	}
+	for _, m := range messages {
+		key := m.ContactKey + " " + m.Text
+		n := len(shown[key])
+		delete(shown, key)
+		told := fmt.Sprintf("%s (%s) is %s", m.ClientRef, m.WAID, m.Status)
+		if m.ErrorCode != "" {
+			told += " with " + m.ErrorCode + " " + m.ErrorDetail
+		}
+		switch {
+		case !m.Status.Settled():
+			w.problem("%s, outcome %q, at the end", told, m.Outcome)
+		case n > 1:
+			w.problem("%s and was seen %d times", told, n)
+		case m.Status.Rank() >= 1 && n == 0:
+			w.problem("%s and nobody saw it", told)
+		case m.Status.Rank() == 0 && m.Status != fleet.StatusUnconfirmed && n > 0:
+			w.problem("%s and was seen", told)
+		case n == 1 && m.Status.Rank() < fleet.StatusDelivered.Rank():
+			w.problem("%s although the phone sent its receipt", told)
+		}
+	}
+	for key := range shown {
+		w.problem("%q was seen and is no message", key)
+	}
+}
+
+// checkFrames: the wire carries a message under one id and one session only, and every frame was counted before it left.
+func (w *world) checkFrames(messages []fleet.Message) {
+	counted := map[string]int{}
+	rows, err := w.st.DB().Query(w.t.Context(), `SELECT m.session_id, m.wa_id, count(*) FROM attempts a JOIN messages m ON m.id=a.message_id GROUP BY 1, 2`)
+	w.must(err)
+	for rows.Next() {
+		var session, id string
+		var n int
+		w.must(rows.Scan(&session, &id, &n))
+		counted[session+" "+id] = n
+	}
+	w.must(rows.Err())
+	w.must(rows.Close())
+	known := map[string]bool{}
+	for _, m := range messages {
+		known[string(m.SessionID)+" "+m.WAID] = true
+	}
+	left := map[string]int{}
+	for _, e := range w.sim.Log(wasim.Query{Kind: wasim.KindMessage, Dir: wasim.DirIn}) {
+		if e.Type == "peer" || e.SessionID == "" {
+			continue
+		}
+		key := e.SessionID + " " + e.ID
+		if left[key]++; !known[key] {
+			w.problem("a frame left under the id %s, which no message of its session has", e.ID)
+		}
+	}
+	for key, n := range left {
+		if n > counted[key] {
+			w.problem("%d frames left under %s, %d were counted", n, key, counted[key])
+		}
+	}
+}
+
+// checkEpochs: once a session was claimed under an epoch, nothing comes from an earlier one.
+func (w *world) checkEpochs() {
+	for _, n := range w.sessions {
+		history, err := w.st.LeaseHistory(w.t.Context(), n.id)
+		w.must(err)
+		began := map[int64]time.Time{}
+		for i, c := range history {
+			began[c.Epoch] = c.At
+			if i > 0 && c.Epoch != history[i-1].Epoch+1 {
+				w.problem("%s: epoch %d follows %d", n.name, c.Epoch, history[i-1].Epoch)
+			}
+		}
+		for _, e := range w.sim.Log(wasim.Query{SessionID: string(n.id)}) {
+			switch {
+			case e.Kind == wasim.KindLogin:
+			case e.Dir == wasim.DirIn && e.Kind != wasim.KindIgnored:
+			default:
+				continue
+			}
+			if next, ok := began[e.Epoch+1]; ok && e.At.After(next.Add(time.Millisecond)) {
+				w.problem("%s: %s %s %s of epoch %d from %s came %v after epoch %d began", n.name, e.Kind, e.Type, e.ID, e.Epoch, e.Worker, e.At.Sub(next), e.Epoch+1)
+			}
+		}
+	}
+}
+
+// checkInbound: whatever a person wrote is told exactly once.
+func (w *world) checkInbound(events []fleet.Event) {
+	told := map[string]int{}
+	for _, e := range events {
+		if e.Kind != fleet.EventMessage && e.Kind != fleet.EventMessageUnprocessable {
+			continue
+		}
+		m, err := w.st.GetInbound(w.t.Context(), org, e.Data.InboundID)
+		w.must(err)
+		if told[m.Text]++; told[m.Text] > 1 {
+			w.problem("%q was told %d times", m.Text, told[m.Text])
+		}
+		if e.Kind != fleet.EventMessage {
+			w.problem("%q was told as %s (%s)", m.WAID, e.Kind, e.Data.Reason)
+		}
+	}
+	for _, p := range w.people {
+		for _, s := range p.sent {
+			if told[s.text] == 0 {
+				w.problem("%q (%s to %s) was not told", s.text, s.id, s.to)
+			}
+			delete(told, s.text)
+		}
+	}
+	for text := range told {
+		w.problem("%q was told and nobody wrote it", text)
+	}
+}
+
+// checkStatuses: a message's status only moves forward, and each move is told once, in order.
+func (w *world) checkStatuses(messages []fleet.Message, events []fleet.Event) {
+	type move struct{ was, became fleet.Status }
+	moves := map[fleet.MessageID][]move{}
+	rows, err := w.st.DB().Query(w.t.Context(), `SELECT id, was, became FROM sim_moves ORDER BY n`)
+	w.must(err)
+	for rows.Next() {
+		var id fleet.MessageID
+		var m move
+		w.must(rows.Scan(&id, &m.was, &m.became))
+		moves[id] = append(moves[id], m)
+	}
+	w.must(rows.Err())
+	w.must(rows.Close())
+	told := map[fleet.MessageID][]fleet.Status{}
+	unknown := map[fleet.MessageID]int{}
+	for _, e := range events {
+		if e.Kind != fleet.EventMessageStatus {
+			continue
+		}
+		if e.Data.Status == fleet.StatusSending {
+			unknown[e.Data.MessageID]++
+			continue
+		}
+		told[e.Data.MessageID] = append(told[e.Data.MessageID], e.Data.Status)
+	}
+	for _, m := range messages {
+		var want []fleet.Status
+		for _, v := range moves[m.ID] {
+			if !v.was.CanBecome(v.became) {
+				w.problem("%s went from %s to %s", m.ClientRef, v.was, v.became)
+			}
+			if v.became != fleet.StatusQueued && v.became != fleet.StatusSending {
+				want = append(want, v.became)
+			}
+		}
+		if !slices.Equal(told[m.ID], want) {
+			w.problem("%s became %v and was told as %v", m.ClientRef, want, told[m.ID])
+		}
+		if unknown[m.ID] > 1 {
+			w.problem("%s was told %d times to be unknown", m.ClientRef, unknown[m.ID])
+		}
+	}
+}
+
+// checkSequence: seq has no gap in any stream.
+func (w *world) checkSequence(events []fleet.Event) {
+	last := map[string]int64{}
+	for _, e := range events {
+		if e.Seq != last[e.Stream]+1 {
+			w.problem("stream %s: event %s has seq %d after %d", e.Stream, e.ID, e.Seq, last[e.Stream])
+		}
+		last[e.Stream] = e.Seq
+	}
+}
+
+// checkDelivered: each endpoint got every event that it should, for the first time in the order of its stream.
+func (w *world) checkDelivered(events []fleet.Event) {
+	for _, host := range []string{hostOrganization, hostOperator} {
+		wants := w.receiver.endpoints[host].Events
+		if len(wants) == 0 {
+			wants = fleet.EventKinds(w.receiver.endpoints[host].Scope)
+		}
+		owed := map[fleet.EventID]fleet.Event{}
+		for _, e := range events {
+			if slices.Contains(wants, e.Kind) {
+				owed[e.ID] = e
+			}
+		}
+		last := map[string]int64{}
+		for _, a := range w.receiver.first(host) {
+			e, ok := owed[a.ID]
+			if !ok {
+				w.problem("%s got the event %s (%s), which does not exist for it", host, a.ID, a.Event)
+				continue
+			}
+			delete(owed, a.ID)
+			if a.Seq != e.Seq || a.Event != e.Kind || a.Payload.Status != e.Data.Status {
+				w.problem("%s got %s as %s %s seq %d, it is %s %s seq %d", host, a.ID, a.Event, a.Payload.Status, a.Seq, e.Kind, e.Data.Status, e.Seq)
+			}
+			if !a.Ordered {
+				continue
+			}
+			if a.Seq < last[e.Stream] { // a gap is another matter: what stepped aside comes later
+				w.problem("%s: seq %d of stream %s came after %d", host, a.Seq, e.Stream, last[e.Stream])
+			}
+			last[e.Stream] = a.Seq
+		}
+		for id, e := range owed {
+			w.problem("%s never got %s (%s %s)", host, id, e.Kind, e.Data.Status)
+		}
+	}
+}

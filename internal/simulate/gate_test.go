@@ -1,0 +1,319 @@
+package simulate
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing/synctest"
+	"time"
+)
+
+// gate stands between one process and its database. It lets calls through, slows them, holds them, makes single ones
+// fail, or lets the process die between two of them.
+type gate struct {
+	died func(rest time.Duration) // told once, before the call that killed it returns; must not wait
+
+	mu    sync.Mutex // never held across anything that waits
+	hold  chan struct{}
+	slow  time.Duration // what a call takes
+	dead  bool
+	traps []*trap
+	seen  map[string]int // statements by kind
+}
+
+// trap waits for the n-th statement of a kind.
+type trap struct {
+	kind  string // "update:messages", or "any"
+	left  int
+	after bool // the statement takes effect (its transaction commits), and only the answer is lost
+	crash bool // the process dies there
+	rest  time.Duration
+}
+
+var (
+	errLost = &net.OpError{Op: "read", Net: "mem", Err: syscall.ECONNRESET}
+	errGone = errors.New("the process is gone")
+	errIdle = errors.New("the transaction was ended because it did nothing for too long")
+)
+
+// idleLimit is how long a frozen process may keep a transaction open before the database ends it.
+const idleLimit = 2 * time.Second
+
+func (g *gate) set(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f()
+}
+
+func (g *gate) freeze() {
+	g.set(func() {
+		if g.hold == nil && !g.dead {
+			g.hold = make(chan struct{})
+		}
+	})
+}
+
+func (g *gate) thaw() {
+	g.set(func() {
+		if g.hold != nil {
+			close(g.hold)
+			g.hold = nil
+		}
+	})
+}
+
+// kill makes every later call fail without effect.
+func (g *gate) kill(rest time.Duration) {
+	first := false
+	g.set(func() { first, g.dead = !g.dead, true })
+	g.thaw()
+	if first && g.died != nil {
+		g.died(rest)
+	}
+}
+
+// pass waits while the process is frozen. In an open transaction it waits for idle at most.
+func (g *gate) pass(ctx context.Context, idle <-chan time.Time) error {
+	for {
+		var hold chan struct{}
+		var slow time.Duration
+		dead := false
+		g.set(func() { hold, slow, dead = g.hold, g.slow, g.dead })
+		switch {
+		case dead:
+			return errGone
+		case hold == nil && slow > 0:
+			t := time.NewTimer(slow)
+			defer t.Stop()
+			select {
+			case <-t.C:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		case hold == nil:
+			return nil
+		}
+		select {
+		case <-hold:
+		case <-idle:
+			return errIdle
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// caught returns the trap that this statement steps on.
+func (g *gate) caught(q string) (found *trap) {
+	kind := kindOf(q)
+	g.set(func() {
+		g.seen[kind]++
+		for i, t := range g.traps {
+			if t.kind != kind && t.kind != "any" {
+				continue
+			}
+			if t.left--; t.left > 0 {
+				continue
+			}
+			found = t
+			g.traps = append(g.traps[:i:i], g.traps[i+1:]...)
+			return
+		}
+	})
+	return found
+}
+
+// spring does what the trap is for.
+func (g *gate) spring(t *trap) error {
+	if t.crash {
+		g.kill(t.rest)
+		return errGone
+	}
+	return errLost
+}
+
+// kindOf is the verb and the table of a statement, the writing one where there are several.
+func kindOf(q string) string {
+	at, kind := len(q), ""
+	for _, verb := range []string{"INSERT INTO ", "UPDATE ", "DELETE FROM "} {
+		if i := strings.Index(q, verb); i >= 0 && i < at {
+			at, kind = i, verb
+		}
+	}
+	if kind == "" {
+		if at = strings.Index(q, "FROM "); at < 0 {
+			return "other"
+		}
+		kind = "SELECT"
+		at += len("FROM ")
+	} else {
+		at += len(kind)
+		kind, _, _ = strings.Cut(kind, " ")
+	}
+	table := strings.TrimLeft(q[at:], "( \n\t")
+	if i := strings.IndexAny(table, " (,\n\t)"); i >= 0 {
+		table = table[:i]
+	}
+	return strings.ToLower(kind + ":" + table)
+}
+
+func (g *gate) wrap(c driver.Connector) driver.Connector { return gatedConnector{c, g} }
+
+type gatedConnector struct {
+	driver.Connector
+	g *gate
+}
+
+func (c gatedConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	if err := c.g.pass(ctx, nil); err != nil {
+		return nil, err
+	}
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &gatedConn{Conn: conn, g: c.g}, nil
+}
+
+// gatedConn is used by one goroutine at a time.
+type gatedConn struct {
+	driver.Conn
+	g  *gate
+	tx *gatedTx // open now
+}
+
+// before decides about one statement; the trap is for after it.
+func (c *gatedConn) before(ctx context.Context, q string) (*trap, error) {
+	if c.tx != nil {
+		if err := c.tx.alive(ctx); err != nil {
+			return nil, err
+		}
+	} else if err := c.g.pass(ctx, nil); err != nil {
+		return nil, err
+	}
+	t := c.g.caught(q)
+	switch {
+	case t == nil:
+		return nil, nil //nolint:nilnil // no trap, no error
+	case !t.after:
+		return nil, c.g.spring(t)
+	case c.tx != nil:
+		c.tx.lose = t
+		return nil, nil //nolint:nilnil // the commit has it
+	}
+	return t, nil
+}
+
+func (c *gatedConn) ExecContext(ctx context.Context, q string, a []driver.NamedValue) (driver.Result, error) {
+	t, err := c.before(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.Conn.(driver.ExecerContext).ExecContext(ctx, q, a)
+	if err == nil && t != nil {
+		return nil, c.g.spring(t)
+	}
+	return res, err
+}
+
+func (c *gatedConn) QueryContext(ctx context.Context, q string, a []driver.NamedValue) (driver.Rows, error) {
+	t, err := c.before(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := c.Conn.(driver.QueryerContext).QueryContext(ctx, q, a)
+	if err != nil || t == nil {
+		return rows, err
+	}
+	for values := make([]driver.Value, len(rows.Columns())); err == nil; {
+		err = rows.Next(values) // it takes effect when it is read to its end
+	}
+	if closed := rows.Close(); errors.Is(err, io.EOF) {
+		err = closed
+	}
+	if err == nil {
+		err = c.g.spring(t)
+	}
+	return nil, err
+}
+
+func (c *gatedConn) PrepareContext(ctx context.Context, q string) (driver.Stmt, error) {
+	if err := c.g.pass(ctx, nil); err != nil {
+		return nil, err
+	}
+	return c.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, q)
+}
+
+func (c *gatedConn) Ping(ctx context.Context) error { return c.g.pass(ctx, nil) }
+
+func (c *gatedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
+	if err := c.g.pass(ctx, nil); err != nil {
+		return nil, err
+	}
+	tx, err := c.Conn.(driver.ConnBeginTx).BeginTx(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	c.tx = &gatedTx{Tx: tx, c: c}
+	return c.tx, nil
+}
+
+type gatedTx struct {
+	driver.Tx
+	c    *gatedConn
+	over error // the database has ended it
+	lose *trap
+}
+
+// alive waits while the process is frozen, but ends the transaction where a database would.
+func (t *gatedTx) alive(ctx context.Context) error {
+	if t.over != nil {
+		return t.over
+	}
+	idle := time.NewTimer(idleLimit)
+	defer idle.Stop()
+	err := t.c.g.pass(ctx, idle.C)
+	if errors.Is(err, errIdle) {
+		t.over = errIdle
+		_ = t.Tx.Rollback() // the database does it, whatever the process wants
+		if held := t.c.g.pass(ctx, nil); held != nil {
+			return held
+		}
+	}
+	return err
+}
+
+func (t *gatedTx) Commit() error {
+	ctx := context.Background() //nolint:usetesting // database/sql gives none
+	err := t.alive(ctx)
+	if err != nil {
+		_ = t.Rollback()
+		return err
+	}
+	t.c.tx = nil
+	if err = t.Tx.Commit(); err == nil && t.lose != nil {
+		err = t.c.g.spring(t.lose)
+	}
+	return err
+}
+
+// Rollback always takes effect: a database rolls back what a dead process left open.
+func (t *gatedTx) Rollback() error {
+	t.c.tx = nil
+	if t.over != nil {
+		return t.over
+	}
+	return t.Tx.Rollback()
+}
+
+// pause lets fake time pass.
+func pause(d time.Duration) { time.Sleep(d) }
+
+// settle waits until everybody in the bubble waits.
+func settle() { synctest.Wait() }
