@@ -38,14 +38,13 @@ type slot struct {
 
 	mu      sync.Mutex
 	current *instance // nil while it is down
-	count   int
 	gates   []*gate // of all lives
 }
 
 // instance is one life of a process.
 type instance struct {
 	s      *slot
-	name   string // of this life: "worker-a.2"
+	name   string // of this life alone: "worker-a.12"
 	log    *slog.Logger
 	st     *store.Store
 	gate   *gate
@@ -110,9 +109,8 @@ func (s *slot) down(in *instance) {
 
 // up starts the process; nil when ctx ended first.
 func (s *slot) up(ctx context.Context) *instance {
-	s.count++
 	in := &instance{
-		s: s, name: fmt.Sprintf("%s.%d", s.name, s.count), lose: &dropper{},
+		s: s, name: fmt.Sprintf("%s.%d", s.name, s.w.lives.Add(1)), lose: &dropper{},
 		died: make(chan time.Duration, 1), done: make(chan struct{}),
 	}
 	in.gate = &gate{seen: map[string]int{}, died: in.cut}

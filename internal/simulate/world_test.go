@@ -43,6 +43,7 @@ type world struct {
 	receiver *receiver
 
 	slots    []*slot
+	lives    atomic.Int64 // of all processes
 	sessions []*number
 	people   []*person
 	clients  []*client
