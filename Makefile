@@ -8,6 +8,8 @@ GO      ?= go
 SIM     := .cache/sim.mod
 LINT    := .cache/bin/golangci-lint
 FUZZTIME ?= 10s
+SEEDS   ?= 100
+FROM    ?= 1
 GOFILES  = $(shell git ls-files --cached --others --exclude-standard '*.go')
 
 .PHONY: help
@@ -27,8 +29,9 @@ mend: ## Make the mended copies of three modules and .cache/sim.mod (docs/mended
 	@scripts/mend-modules
 
 .PHONY: test
-test: mend ## Run the whole suite with the race detector, on private PostgreSQL and Redis; then fuzz for half a minute
+test: mend ## Run the whole suite with the race detector, on private PostgreSQL and Redis; then simulate 20 seeds without it, and fuzz for half a minute
 	CGO_ENABLED=1 scripts/test-services -- $(GO) test -race -shuffle=on -modfile=$(SIM) -timeout 15m ./...
+	$(GO) test -shuffle=on -modfile=$(SIM) ./internal/simulate
 	MODFILE=$(SIM) FUZZTIME=2s scripts/fuzz
 
 .PHONY: test-fast
@@ -42,6 +45,10 @@ test-interop: ## Let a WhatsApp client of another make talk to wafleet through t
 .PHONY: fuzz
 fuzz: mend ## Run every fuzz target for FUZZTIME (10s)
 	MODFILE=$(SIM) FUZZTIME=$(FUZZTIME) scripts/fuzz
+
+.PHONY: simulate
+simulate: mend ## Run the gateway in one bubble under SEEDS (100) plans of faults from FROM (1), and catch planted bugs (PLANTS= for none)
+	@MODFILE=$(abspath $(SIM)) SEEDS=$(SEEDS) FROM=$(FROM) scripts/simulate
 
 .PHONY: bench-send
 bench-send: ## Sends per second beside the bare library (MESSAGES, SESSIONS, DATABASE, ROUNDS)

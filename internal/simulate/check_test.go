@@ -23,6 +23,7 @@ func (w *world) check(before, after int) {
 	events := w.events()
 	w.checkOrders(messages)
 	w.checkArrived(messages)
+	w.checkOrder(messages)
 	w.checkFrames(messages)
 	w.checkEpochs()
 	w.checkInbound(events)
@@ -121,6 +122,29 @@ func (w *world) checkArrived(messages []fleet.Message) {
 	}
 	for key := range shown {
 		w.problem("%q was seen and is no message", key)
+	}
+}
+
+// checkOrder: of two messages that one session sent to one person the earlier was seen first, unless it was repeated: a
+// later message does not wait for ever.
+func (w *world) checkOrder(messages []fleet.Message) {
+	for _, p := range w.people {
+		at := map[string]int{}
+		for i, r := range p.phone.Received() {
+			if !r.Duplicate && !r.FromMe {
+				at[r.ID] = i
+			}
+		}
+		last := map[fleet.SessionID]fleet.Message{}
+		for _, m := range messages {
+			if _, seen := at[m.WAID]; m.ContactKey != p.pn || !seen || m.Repeats > 0 {
+				continue
+			}
+			if before, ok := last[m.SessionID]; ok && at[before.WAID] > at[m.WAID] {
+				w.problem("%s saw %s before %s", p.name, m.ClientRef, before.ClientRef)
+			}
+			last[m.SessionID] = m
+		}
 	}
 }
 

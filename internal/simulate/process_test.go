@@ -38,7 +38,7 @@ type slot struct {
 
 	mu      sync.Mutex
 	current *instance // nil while it is down
-	gates   []*gate // of all lives
+	gates   []*gate   // of all lives
 }
 
 // instance is one life of a process.

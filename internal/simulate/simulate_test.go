@@ -18,9 +18,10 @@ import (
 var (
 	firstSeed = flag.Uint64("from", 1, "first seed of TestSeeds")
 	seedCount = flag.Int("seeds", 0, "seeds of TestSeeds; 0 means 20, or 2 with the race detector")
-	planFile  = flag.String("plan", "", "file with a plan for TestPlan")
-	repeats   = flag.Int("repeat", 1, "how often TestPlan runs its plan")
+	planFile  = flag.String("plan", "", "file with a plan for TestKeptPlans to run in place of the kept ones")
+	repeats   = flag.Int("repeat", 1, "how often TestKeptPlans runs the plan of -plan")
 	shrinkTo  = flag.Bool("shrink", true, "shrink the plan of a seed that fails")
+	stopAt1   = flag.Bool("first", false, "stop TestSeeds at the first violation")
 	showLog   = flag.Bool("log", false, "print what the processes log")
 )
 
@@ -63,6 +64,9 @@ func TestSeeds(t *testing.T) {
 				report(t, p, out)
 			}
 		})
+		if bad > 0 && *stopAt1 {
+			return
+		}
 	}
 	t.Logf("%d seeds from %d: %d with violations; %d messages out, %d in; faults %v", n, *firstSeed, bad, messages, inbound, fired)
 	if n < 20 {
@@ -121,28 +125,17 @@ func shrink(t *testing.T, p plan) plan {
 	return p
 }
 
-func TestPlan(t *testing.T) {
-	if *planFile == "" {
-		t.Skip("no -plan given")
-	}
-	p, err := readPlan(*planFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range *repeats {
-		out := simulated(t, p)
-		for _, problem := range out.problems {
-			t.Errorf("violation: %s", problem)
-		}
-		t.Logf("%d messages out, %d in; faults %v", out.messages, out.inbound, out.fired)
-	}
-}
-
-// TestKeptPlans runs the plans that once found something.
+// TestKeptPlans runs the plans that once found something, or the one of -plan.
 func TestKeptPlans(t *testing.T) {
 	paths, err := filepath.Glob("testdata/plans/*.txt")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if *planFile != "" {
+		paths = slices.Repeat([]string{*planFile}, *repeats)
+	}
+	if raceDetector && *planFile == "" {
+		paths = paths[:min(len(paths), 1)]
 	}
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
@@ -150,9 +143,11 @@ func TestKeptPlans(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, problem := range simulated(t, p).problems {
+			out := simulated(t, p)
+			for _, problem := range out.problems {
 				t.Errorf("violation: %s", problem)
 			}
+			t.Logf("%d messages out, %d in; faults %v", out.messages, out.inbound, out.fired)
 		})
 	}
 }

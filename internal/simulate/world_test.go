@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -132,13 +133,20 @@ func (w *world) seed() {
 	w.must(err)
 	for host, e := range map[string]fleet.Endpoint{
 		hostOrganization: {OrgID: org, Scope: fleet.ScopeOrganization},
-		hostOperator:     {Scope: fleet.ScopeOperator, Events: []fleet.EventKind{fleet.EventSessionStatus, fleet.EventEndpointDisabled}},
+		hostOperator:     {Scope: fleet.ScopeOperator, Events: aboutTheFleet()},
 	} {
 		e.URL = "http://" + host + "/hook"
 		e, err = w.st.CreateEndpoint(ctx, e)
 		w.must(err)
 		w.receiver.expect(host, e)
 	}
+}
+
+// aboutTheFleet are the kinds of events that only operators hear.
+func aboutTheFleet() []fleet.EventKind {
+	return slices.DeleteFunc(fleet.EventKinds(fleet.ScopeOperator), func(k fleet.EventKind) bool {
+		return slices.Contains(fleet.EventKinds(fleet.ScopeOrganization), k)
+	})
 }
 
 func (w *world) exec(q string) error {
