@@ -14,14 +14,14 @@ func (s *Store) HoldSingleton(ctx context.Context, owner string, ttl time.Durati
 	if owner == "" || ttl <= 0 {
 		return 0, errors.New("hold singleton: no owner or no TTL")
 	}
-	res, err := s.beat.Exec(ctx, s.sql(`INSERT INTO singleton (name, owner, expires_at) VALUES ('process', $1, @now@ + CAST($2 AS BIGINT))
+	n, err := Exec(ctx, s.beat, s.sql(`INSERT INTO singleton (name, owner, expires_at) VALUES ('process', $1, @now@ + CAST($2 AS BIGINT))
 		ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at
 		WHERE singleton.owner = excluded.owner OR singleton.expires_at <= @now@`), owner, ttl.Milliseconds())
 	if err != nil {
 		return 0, fmt.Errorf("hold singleton: %w", unavailable(err))
 	}
-	if n, err := res.RowsAffected(); err != nil || n == 1 {
-		return 0, unavailable(err)
+	if n == 1 {
+		return 0, nil
 	}
 	var left int64
 	err = s.beat.QueryRow(ctx, s.sql(`SELECT coalesce(max(expires_at), 0) - @now@ FROM singleton`)).Scan(&left)

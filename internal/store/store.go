@@ -199,11 +199,7 @@ func (s *Store) Fenced(ctx context.Context, term fleet.Term, fn func(ctx context
 }
 
 func (s *Store) exec(ctx context.Context, q string, args ...any) (int64, error) {
-	res, err := s.db.Exec(ctx, s.sql(q), args...)
-	if err != nil {
-		return 0, unavailable(err)
-	}
-	n, err := res.RowsAffected()
+	n, err := Exec(ctx, s.db, s.sql(q), args...)
 	return n, unavailable(err)
 }
 

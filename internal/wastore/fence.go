@@ -242,11 +242,7 @@ func (f *Fence) run(ctx context.Context, text string, args []any) (int64, error)
 	if err := f.check(ctx); err != nil {
 		return 0, err
 	}
-	res, err := f.c.db.Exec(ctx, text, append([]any{f.term.SessionID, f.term.Owner, f.term.Epoch}, args...)...)
-	if err != nil {
-		return 0, f.fail(ctx, err)
-	}
-	n, err := res.RowsAffected()
+	n, err := store.Exec(ctx, f.c.db, text, append([]any{f.term.SessionID, f.term.Owner, f.term.Epoch}, args...)...)
 	if err != nil {
 		return 0, f.fail(ctx, err)
 	}

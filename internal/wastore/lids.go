@@ -156,11 +156,7 @@ func (m *lidMap) put(ctx context.Context, mappings []wmstore.LIDMapping) error {
 
 // putOne writes one mapping and returns how many others it replaced.
 func (m *lidMap) putOne(ctx context.Context, lid, pn string) (int64, error) {
-	res, err := m.db.Exec(ctx, `DELETE FROM whatsmeow_lid_map WHERE (pn=$2 AND lid<>$1) OR (lid=$1 AND pn<>$2)`, lid, pn)
-	if err != nil {
-		return 0, err
-	}
-	moved, err := res.RowsAffected()
+	moved, err := store.Exec(ctx, m.db, `DELETE FROM whatsmeow_lid_map WHERE (pn=$2 AND lid<>$1) OR (lid=$1 AND pn<>$2)`, lid, pn)
 	if err != nil {
 		return 0, err
 	}

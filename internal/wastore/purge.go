@@ -16,12 +16,8 @@ const BufferRetention = 14 * 24 * time.Hour
 // made before the given time and returns how many. whatsmeow would do this at every connect of every
 // device, for all devices at once, which no fence could tell apart from an owner's write.
 func PurgeBufferedHashes(ctx context.Context, s *store.Store, before time.Time, limit int) (int, error) {
-	res, err := s.DB().Exec(ctx, `DELETE FROM whatsmeow_event_buffer WHERE (our_jid, ciphertext_hash) IN (
+	n, err := store.Exec(ctx, s.DB(), `DELETE FROM whatsmeow_event_buffer WHERE (our_jid, ciphertext_hash) IN (
 		SELECT our_jid, ciphertext_hash FROM whatsmeow_event_buffer WHERE insert_timestamp < $1 LIMIT $2)`, before.UnixMilli(), limit)
-	if err != nil {
-		return 0, fmt.Errorf("purge event buffer: %w", err)
-	}
-	n, err := res.RowsAffected()
 	if err != nil {
 		return 0, fmt.Errorf("purge event buffer: %w", err)
 	}
