@@ -47,22 +47,25 @@ func Jobs(o JobOptions) []Job {
 		Name: "wafleet_scheduler_unknown_commands",
 		Help: "Open commands of kinds that this version does not know; they are left to a newer one until they expire.",
 	})
+	open := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "wafleet_scheduler_open_sends",
+		Help: "Messages still sending five minutes after their outcome should have been known.",
+	})
 	if o.Registerer != nil {
-		o.Registerer.MustRegister(unknown)
+		o.Registerer.MustRegister(unknown, open)
 	}
 	return []Job{
 		{Name: "expire-messages", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.ExpireQueued)},
 		{Name: "tell-unknown", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.TellUnknownUnowned)},
-		{Name: "close-unconfirmed", Every: time.Minute, Hold: 30 * time.Second, Run: o.telling(o.Store.CloseUnconfirmed)},
-		{Name: "expire-commands", Every: 10 * time.Second, Hold: 30 * time.Second, Run: func(ctx context.Context) (int, error) {
-			n, err := drain(ctx, o.Store.ExpireCommands)
-			if err != nil {
-				return n, err
-			}
-			left, err := o.Store.UnknownCommands(ctx)
-			unknown.Set(float64(left))
-			return n, err
-		}},
+		{Name: "close-unconfirmed", Every: time.Minute, Hold: 30 * time.Second, Run: counting(o.telling(o.Store.CloseUnconfirmed), o.Store.OpenSends, func(_ context.Context, n int) { open.Set(float64(n)) })},
+		{Name: "expire-commands", Every: 10 * time.Second, Hold: 30 * time.Second, Run: counting(
+			func(ctx context.Context) (int, error) { return drain(ctx, o.Store.ExpireCommands) },
+			o.Store.UnknownCommands, func(ctx context.Context, n int) {
+				unknown.Set(float64(n))
+				if n > 0 {
+					o.Log.WarnContext(ctx, "commands wait that this version does not know: is a newer worker missing?", slog.Int("commands", n))
+				}
+			})},
 		{Name: "tell-logouts", Every: 30 * time.Second, Hold: 30 * time.Second, Run: o.telling(
 			func(ctx context.Context, _ int) (int, error) { return o.Store.TellLogouts(ctx) })},
 		{Name: "dead-workers", Every: time.Minute, Hold: 30 * time.Second, Run: func(ctx context.Context) (int, error) {
@@ -73,6 +76,21 @@ func Jobs(o JobOptions) []Job {
 			return o.Store.PurgeWorkers(ctx, now.Add(-deadWorkerAfter))
 		}},
 		{Name: "retention", Every: time.Hour, Hold: 20 * time.Minute, Run: o.retain},
+	}
+}
+
+// counting runs a job and then counts what it left.
+func counting(job func(ctx context.Context) (int, error), count func(ctx context.Context) (int, error), tell func(ctx context.Context, n int)) func(ctx context.Context) (int, error) {
+	return func(ctx context.Context) (int, error) {
+		n, err := job(ctx)
+		if err != nil {
+			return n, err
+		}
+		left, err := count(ctx)
+		if err == nil {
+			tell(ctx, left)
+		}
+		return n, err
 	}
 }
 

@@ -106,6 +106,24 @@ func (f *fixture) want(q string, want ...string) {
 	}
 }
 
+// gauge checks the value of a metric.
+func (f *fixture) gauge(name string, want float64) {
+	f.Helper()
+	families, err := f.reg.Gather()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, m := range families {
+		if m.GetName() == name {
+			if got := m.GetMetric()[0].GetGauge().GetValue(); got != want {
+				f.Errorf("%s = %v, want %v", name, got, want)
+			}
+			return
+		}
+	}
+	f.Errorf("there is no metric %s", name)
+}
+
 // message inserts a message made an age ago.
 func (f *fixture) message(id, session, status string, age time.Duration) {
 	f.Helper()
@@ -163,15 +181,34 @@ func TestExpiredCommandsEndAndUnknownOnesAreCounted(t *testing.T) {
 		insert("odd", "kind-of-tomorrow", f.ago(-time.Hour))
 		f.run("expire-commands", 1)
 		f.want(`SELECT id || ' ' || status FROM commands ORDER BY id`, "fresh pending", "late expired", "odd pending")
-		families, err := f.reg.Gather()
-		if err != nil {
-			f.Fatal(err)
-		}
-		for _, m := range families {
-			if m.GetName() == "wafleet_scheduler_unknown_commands" && m.GetMetric()[0].GetGauge().GetValue() != 1 {
-				f.Errorf("unknown commands = %v, want 1", m.GetMetric()[0].GetGauge().GetValue())
-			}
-		}
+		f.gauge("wafleet_scheduler_unknown_commands", 1)
+	})
+}
+
+// A crash leaves rows that say "sending". None of them stays so: whoever takes a session over repeats its
+// own, and where nobody does, they are told and in the end closed.
+func TestNoSendStaysOpenForEverAfterACrash(t *testing.T) {
+	each(t, func(f *fixture) {
+		const n = 120
+		f.message("m-0", "s-dead", "sending", time.Hour)
+		f.sql(`UPDATE messages SET claim_epoch=1, locked_until=$1`, f.ago(30*time.Second))
+		f.sql(`WITH RECURSIVE k(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM k WHERE i < $1)
+			INSERT INTO messages (id, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid, kind, wa_id, payload,
+				status, claim_epoch, locked_until, due_at, expires_at, created_at)
+			SELECT 'm-' || i, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid, kind, 'w-' || i, payload,
+				status, claim_epoch, locked_until, due_at, expires_at, created_at FROM messages, k WHERE id = 'm-0'`, n-1)
+		f.run("tell-unknown", 0) // a frame is not unknown for a minute yet
+		f.run("close-unconfirmed", 0)
+		f.gauge("wafleet_scheduler_open_sends", 0)
+		f.sql(`UPDATE messages SET locked_until=locked_until-360000`)
+		f.run("close-unconfirmed", 0)
+		f.gauge("wafleet_scheduler_open_sends", n)
+		f.run("tell-unknown", n)
+		f.gauge("wafleet_scheduler_open_sends", n)
+		f.sql(`UPDATE messages SET unknown_since=unknown_since-86400000`)
+		f.run("close-unconfirmed", n)
+		f.want(`SELECT DISTINCT status FROM messages`, "unconfirmed")
+		f.gauge("wafleet_scheduler_open_sends", 0)
 	})
 }
 

@@ -123,6 +123,18 @@ func (s *Store) CloseUnconfirmed(ctx context.Context, limit int) (int, error) {
 	return n, nil
 }
 
+// OpenSends counts the messages that are still sending five minutes after their frame's outcome
+// should have been known. With WhatsApp answering and owners alive it is 0.
+func (s *Store) OpenSends(ctx context.Context) (int, error) {
+	var n int
+	err := s.row(ctx, `SELECT count(*) FROM messages WHERE status IN ('queued', 'sending') AND status='sending' AND (
+		outcome='unknown' AND unknown_since<=@now@-300000 OR outcome='' AND locked_until<=@now@-300000)`).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("count open sends: %w", unavailable(err))
+	}
+	return n, nil
+}
+
 // changeUnowned picks up to limit messages for which open is true and changes each of them under the
 // same condition and the epoch it was picked at, so that an owner who came in between wins.
 func (s *Store) changeUnowned(ctx context.Context, update, open string, limit int) (n int, err error) {

@@ -274,12 +274,25 @@ func (g *generation) handler() wa.Handler {
 		},
 		AllowRetry: func(ctx context.Context, waID string) bool {
 			ok, err := v.w.o.Store.CountRetryFrame(ctx, v.term.Fleet(), waID)
+			if err == nil && !ok {
+				err = g.undecryptable(ctx, waID)
+			}
 			if err != nil {
 				g.giveUp(ctx, err)
 			}
 			return ok && err == nil
 		},
 	}
+}
+
+// undecryptable tells once that a recipient asks for a message more often than it is sent again.
+func (g *generation) undecryptable(ctx context.Context, waID string) error {
+	told, err := g.v.w.o.Store.TellUndecryptable(ctx, g.v.term.Fleet(), waID)
+	if told {
+		g.log.WarnContext(ctx, "recipient can't decrypt a message", slog.String("wa_id", waID))
+		g.v.w.nudge(ctx, bus.TopicWebhooks, "")
+	}
+	return err
 }
 
 // giveUp ends the generation because a retry receipt can't be answered now. whatsmeow acknowledges a
