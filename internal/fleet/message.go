@@ -119,8 +119,8 @@ const PayloadRetention = 72 * time.Hour
 // MaxRetryFrames bounds the frames that answer retry receipts for one message.
 const MaxRetryFrames = 5
 
-// CodeUndecryptable is the error code of a message that left, but whose recipient asked for it again
-// after MaxRetryFrames answers: they see that a message waits, and not what it says.
+// CodeUndecryptable is the error code of a message that left, but whose recipient asked for it
+// MaxRetryFrames times: they see that a message waits, and not what it says.
 const CodeUndecryptable = "UNDECRYPTABLE_BY_RECIPIENT"
 
 // Message is one outbound send and its whole life.

@@ -15,6 +15,14 @@ func TestAMessageThatCannotBeDecryptedIsMarkedOnceAndUntilItIsRead(t *testing.T)
 		l := newLane(t, s, "org-a")
 		m := l.accept("5511900000001", "a")
 		l.send(m, fleet.OutcomeSent)
+		for n := range fleet.MaxRetryFrames {
+			if told, err := s.TellUndecryptable(t.Context(), l.term, m.WAID); told || err != nil {
+				t.Errorf("TellUndecryptable after %d asks = %v, %v, want false", n, told, err)
+			}
+			if _, err := s.CountRetryFrame(t.Context(), l.term, m.WAID); err != nil {
+				t.Fatal(err)
+			}
+		}
 		for i, want := range []bool{true, false} {
 			if got, err := s.TellUndecryptable(t.Context(), l.term, m.WAID); got != want || err != nil {
 				t.Errorf("TellUndecryptable, time %d = %v, %v, want %v", i+1, got, err, want)

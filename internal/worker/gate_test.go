@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"time"
 )
 
 // gate stands between a process and its database: it lets calls through, holds them, or fails them.
@@ -16,6 +17,8 @@ type gate struct {
 	lose string // the transaction that runs a statement with this in it …
 	lost bool   // … commits, and nobody hears of it
 	full bool   // the disk is: the file can't grow
+	trip trip
+	slow time.Duration // every call takes so long
 }
 
 // fill makes the database's disk full: SQLite refuses every new page. Not so full that it refuses what fits.
@@ -23,6 +26,48 @@ func (g *gate) fill(full bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.full = full
+}
+
+// trip is something to happen in place of the n-th call of a kind.
+type trip struct {
+	statement string // calls with this in them; "" = every one. Begin and commit count as BEGIN and COMMIT
+	left      int
+	then      func() // must make the gate fail
+}
+
+// onCall has then happen in place of the n-th call from now on that has the statement in it.
+func (g *gate) onCall(n int, statement string, then func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.trip = trip{statement, n, then}
+}
+
+// untripped reports whether onCall still waits for its call.
+func (g *gate) untripped() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.trip.left > 0
+}
+
+func (g *gate) setSlow(d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.slow = d
+}
+
+// step counts a call, and has happen what should in its place.
+func (g *gate) step(q string) {
+	g.mu.Lock()
+	var then func()
+	if g.trip.left > 0 && strings.Contains(q, g.trip.statement) {
+		if g.trip.left--; g.trip.left == 0 {
+			then = g.trip.then
+		}
+	}
+	g.mu.Unlock()
+	if then != nil {
+		then()
+	}
 }
 
 // loseCommit loses the answer to the commit of the next transaction that runs such a statement.
@@ -48,6 +93,10 @@ type gatedTx struct {
 }
 
 func (t gatedTx) Commit() error {
+	t.g.step("COMMIT")
+	if t.g.failing() != nil {
+		return errors.Join(t.g.failing(), t.Rollback())
+	}
 	err := t.Tx.Commit()
 	t.g.mu.Lock()
 	defer t.g.mu.Unlock()
@@ -84,11 +133,25 @@ func (g *gate) open() {
 	}
 }
 
-func (g *gate) pass(ctx context.Context) error {
+func (g *gate) failing() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.err
+}
+
+func (g *gate) pass(ctx context.Context, q string) error {
+	g.step(q)
 	for {
 		g.mu.Lock()
-		hold, err := g.hold, g.err
+		hold, err, slow := g.hold, g.err, g.slow
 		g.mu.Unlock()
+		if slow > 0 {
+			select {
+			case <-time.After(slow):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
 		if err != nil {
 			return err
 		}
@@ -111,7 +174,7 @@ type gatedConnector struct {
 }
 
 func (c gatedConnector) Connect(ctx context.Context) (driver.Conn, error) {
-	if err := c.g.pass(ctx); err != nil {
+	if err := c.g.pass(ctx, "CONNECT"); err != nil {
 		return nil, err
 	}
 	conn, err := c.Connector.Connect(ctx)
@@ -128,8 +191,8 @@ type gatedConn struct {
 }
 
 // pass waits for the gate and tells the connection how large its file may be.
-func (c *gatedConn) pass(ctx context.Context) error {
-	if err := c.g.pass(ctx); err != nil {
+func (c *gatedConn) pass(ctx context.Context, q string) error {
+	if err := c.g.pass(ctx, q); err != nil {
 		return err
 	}
 	c.g.mu.Lock()
@@ -151,7 +214,7 @@ func (c *gatedConn) pass(ctx context.Context) error {
 }
 
 func (c *gatedConn) ExecContext(ctx context.Context, q string, a []driver.NamedValue) (driver.Result, error) {
-	if err := c.pass(ctx); err != nil {
+	if err := c.pass(ctx, q); err != nil {
 		return nil, err
 	}
 	c.g.saw(q)
@@ -159,14 +222,14 @@ func (c *gatedConn) ExecContext(ctx context.Context, q string, a []driver.NamedV
 }
 
 func (c *gatedConn) QueryContext(ctx context.Context, q string, a []driver.NamedValue) (driver.Rows, error) {
-	if err := c.pass(ctx); err != nil {
+	if err := c.pass(ctx, q); err != nil {
 		return nil, err
 	}
 	return c.Conn.(driver.QueryerContext).QueryContext(ctx, q, a)
 }
 
 func (c *gatedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
-	if err := c.pass(ctx); err != nil {
+	if err := c.pass(ctx, "BEGIN"); err != nil {
 		return nil, err
 	}
 	tx, err := c.Conn.(driver.ConnBeginTx).BeginTx(ctx, o)
@@ -174,10 +237,10 @@ func (c *gatedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx,
 }
 
 func (c *gatedConn) PrepareContext(ctx context.Context, q string) (driver.Stmt, error) {
-	if err := c.pass(ctx); err != nil {
+	if err := c.pass(ctx, "PREPARE"); err != nil {
 		return nil, err
 	}
 	return c.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, q)
 }
 
-func (c *gatedConn) Ping(ctx context.Context) error { return c.g.pass(ctx) }
+func (c *gatedConn) Ping(ctx context.Context) error { return c.g.pass(ctx, "PING") }

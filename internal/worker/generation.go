@@ -274,7 +274,7 @@ func (g *generation) handler() wa.Handler {
 		},
 		AllowRetry: func(ctx context.Context, waID string) bool {
 			ok, err := v.w.o.Store.CountRetryFrame(ctx, v.term.Fleet(), waID)
-			if err == nil && !ok {
+			if err == nil {
 				err = g.undecryptable(ctx, waID)
 			}
 			if err != nil {
@@ -285,7 +285,7 @@ func (g *generation) handler() wa.Handler {
 	}
 }
 
-// undecryptable tells once that a recipient asks for a message more often than it is sent again.
+// undecryptable tells once that a recipient asked for a message as often as it is sent again.
 func (g *generation) undecryptable(ctx context.Context, waID string) error {
 	told, err := g.v.w.o.Store.TellUndecryptable(ctx, g.v.term.Fleet(), waID)
 	if told {

@@ -27,7 +27,7 @@ func TestAnInboundMessageBecomesOneEvent(t *testing.T) {
 		w.start("w1")
 		s := w.paired(number1)
 		id := w.write(person1, number1, "hi there")
-		w.await("an event", func() bool { return len(w.inbound()) == 1 })
+		w.await("an event", func() bool { return w.came() == 1 })
 		m := w.inbound()[0]
 		if m.Text != "hi there" || m.SenderPhone != person1 || m.WAID != id || m.SessionID != s.ID || m.Offline {
 			t.Errorf("stored %+v, want the live text from %s under %s", m, person1, id)
@@ -41,20 +41,29 @@ func TestARepeatedStanzaIsOneEvent(t *testing.T) {
 		p := w.start("w1")
 		s := w.paired(number1)
 		w.write(person1, number1, "once")
-		w.await("an event", func() bool { return len(w.inbound()) == 1 })
-		w.sim.Repeat(number1, 1)
-		w.sleep(time.Second)
-		w.sim.Drop(number1, 1)
-		w.sleep(time.Minute)
-		w.sim.Repeat(number1, 1)
-		p.stop()
+		w.await("an event", func() bool { return w.came() == 1 })
+		repeat := func() {
+			w.t.Helper()
+			if !w.sim.Repeat(number1, 1) {
+				w.t.Error("there was nothing to repeat")
+			}
+			w.sleep(time.Second)
+		}
+		repeat()
+		repeat()
+		for range 2 { // over reconnects
+			w.sim.Drop(number1, 1)
+			w.sleep(time.Minute)
+			repeat()
+		}
+		p.stop() // and a failover
 		w.start("w2")
 		w.await("the new owner", func() bool {
 			return w.row(s.ID).LeaseOwner == "w2/1" && w.row(s.ID).Observed == fleet.ObservedConnected
 		})
-		w.sim.Repeat(number1, 1)
+		repeat()
 		w.sleep(time.Minute)
-		if n := len(w.inbound()); n != 1 {
+		if n := w.came(); n != 1 {
 			t.Errorf("%d events for one message", n)
 		}
 	})
@@ -71,7 +80,7 @@ func TestWhatWaitedWhileWeWereDownArrivesInOrder(t *testing.T) {
 			w.sleep(time.Second)
 		}
 		w.start("w2")
-		w.await("all events", func() bool { return len(w.inbound()) >= 50 })
+		w.await("all events", func() bool { return w.came() >= 50 })
 		w.sleep(time.Minute)
 		got := w.inbound()
 		if len(got) != 50 {
@@ -99,12 +108,12 @@ func TestAStoreErrorOnReceiveIsNeverAcked(t *testing.T) {
 			t.Errorf("the session answered %s %q for a message it could not store", e.Kind, e.Type)
 		}
 		p.gate.fail(nil)
-		w.await("the event", func() bool { return len(w.inbound()) == 1 })
+		w.await("the event", func() bool { return w.came() == 1 })
 		if m := w.inbound()[0]; m.Text != "precious" {
 			t.Errorf("stored %q, want precious", m.Text)
 		}
 		w.sleep(time.Minute)
-		if n := len(w.inbound()); n != 1 {
+		if n := w.came(); n != 1 {
 			t.Errorf("%d events for one message", n)
 		}
 	})
@@ -171,7 +180,7 @@ func TestACrashBetweenReceiveAndCommitLosesNothing(t *testing.T) {
 		}
 		w.start("w2")
 		w.await("the new owner", func() bool { return w.row(s.ID).LeaseOwner == "w2/1" })
-		w.await("all events", func() bool { return len(w.inbound()) >= 10 })
+		w.await("all events", func() bool { return w.came() >= 10 })
 		w.sleep(time.Minute)
 		seen := map[string]int{}
 		for _, m := range w.inbound() {
@@ -206,7 +215,7 @@ func TestAStanzaThatOurCodeCannotHandleIsKeptRawAfterThreeTries(t *testing.T) {
 			t.Errorf("tried %d times, want %d", tries, strikeLimit)
 		}
 		w.write(person1, number1, "fine")
-		w.await("the next message", func() bool { return len(w.inbound()) == 1 })
+		w.await("the next message", func() bool { return w.came() == 1 })
 		w.await("the acks", func() bool { return w.sim.Pending(number1, 1) == 0 })
 	})
 }
@@ -224,7 +233,7 @@ func TestASilentSocketIsReplacedAndNothingIsLost(t *testing.T) {
 		if d := w.logins(number1)[before].At.Sub(muted); d > 90*time.Second {
 			t.Errorf("a silent socket lived %v, want at most 90 s", d)
 		}
-		w.await("the message", func() bool { return len(w.inbound()) == 1 })
+		w.await("the message", func() bool { return w.came() == 1 })
 		if w.row(s.ID).Observed != fleet.ObservedConnected {
 			t.Errorf("session is %s, want connected", w.row(s.ID).Observed)
 		}

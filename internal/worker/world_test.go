@@ -332,6 +332,16 @@ func (w *world) events(kind fleet.EventKind) []fleet.Event {
 	return out
 }
 
+// came counts the events of messages that came in.
+func (w *world) came() int {
+	w.t.Helper()
+	var n int
+	if err := w.st.DB().QueryRow(w.t.Context(), `SELECT count(*) FROM events WHERE kind=$1`, fleet.EventMessage).Scan(&n); err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
 // inbound returns the inbound messages that events were written for, in event order.
 func (w *world) inbound() []fleet.Inbound {
 	w.t.Helper()
