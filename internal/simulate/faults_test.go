@@ -22,11 +22,17 @@ var faults = map[string]func(w *world, s step){
 	"lost-ack":         counting(func(f *wasim.Fault, n int) { f.DropNextAcks += n }),
 	"close-before-ack": counting(func(f *wasim.Fault, n int) { f.CloseBeforeAck += n }),
 	"mute-pings":       passing(func(f *wasim.Fault, on bool) { f.MutePings = on }),
-	"silent":           passing(func(f *wasim.Fault, on bool) { f.Silent = on }),
 	"refuse-dials":     passing(func(f *wasim.Fault, on bool) { f.RefuseDials = on }),
 	"refuse-login": passing(func(f *wasim.Fault, on bool) {
 		f.ConnectFailure = map[bool]int{true: http.StatusServiceUnavailable}[on]
 	}),
+	"silent": func(w *world, s step) { // what a server swallowed is sent again on the next connection, so this one ends
+		w.fault(s, func(f *wasim.Fault) { f.Silent = true })
+		w.later(s.duration(0), func() {
+			w.fault(s, func(f *wasim.Fault) { f.Silent = false })
+			onDevice((*wasim.Server).Drop)(w, s)
+		})
+	},
 	"latency": func(w *world, s step) {
 		delay := s.duration(0)
 		w.fault(s, func(f *wasim.Fault) { f.Latency = delay })
