@@ -255,7 +255,7 @@ func startWebhooks(in *instance) func(context.Context) {
 		DialContext: w.hooks.Dialer(in.name), ResponseHeaderTimeout: webhook.TryTimeout, MaxIdleConnsPerHost: 4, IdleConnTimeout: 30 * time.Second,
 	}
 	v := webhook.New(webhook.Options{
-		Store: in.st, Bus: w.bus, Owner: in.name, Log: in.log, Client: &http.Client{Timeout: webhook.TryTimeout, Transport: transport},
+		Store: in.st, Bus: w.bus, Owner: in.name, Log: in.log, Poll: 2 * time.Second, Client: &http.Client{Timeout: webhook.TryTimeout, Transport: transport},
 	})
 	return func(ctx context.Context) { in.report(v.Run(ctx)) }
 }
