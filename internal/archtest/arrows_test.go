@@ -23,9 +23,10 @@ var arrows = map[string][]string{
 	"fleet": {},
 	"seal":  {},
 	"plant": {},
+	"group": {},
 	// L1: state
-	"store":   {"fleet", "seal", "plant"},
-	"wastore": {"fleet", "seal", "store", "plant"},
+	"store":   {"fleet", "seal", "group", "plant"},
+	"wastore": {"fleet", "seal", "group", "store", "plant"},
 	"ledger":  {"fleet"},
 	"bus":     {"fleet"},
 	"media":   {"fleet"},
@@ -62,7 +63,7 @@ var speakWhatsApp = []string{"wa", "wastore", "wasim", "trials"}
 var testWhatsApp = []string{"worker", "simulate", "scripts"}
 
 // pure packages import the standard library only.
-var pure = []string{"fleet", "seal", "plant"}
+var pure = []string{"fleet", "seal", "plant", "group"}
 
 type goPackage struct {
 	ImportPath, Dir, Name, Doc         string

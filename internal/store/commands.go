@@ -90,7 +90,7 @@ func (s *Store) DueCommands(ctx context.Context, terms []fleet.Term) ([]fleet.Se
 	if len(terms) == 0 {
 		return nil, nil
 	}
-	due, err := column[fleet.SessionID](ctx, s, `SELECT DISTINCT c.session_id FROM @terms:$1@ t JOIN commands c ON c.session_id = t.id
+	due, err := column[fleet.SessionID](ctx, s, `SELECT DISTINCT c.session_id FROM @rows:$1(id text, epoch bigint)@ t JOIN commands c ON c.session_id = t.id
 		WHERE c.status IN ('pending', 'running') AND (c.status = 'pending' OR c.claim_epoch < t.epoch)
 		AND c.expires_at > @now@ AND c.kind IN `+knownCommands, termList(terms))
 	if err != nil {

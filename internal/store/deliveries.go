@@ -167,7 +167,7 @@ func (s *Store) claimOf(ctx context.Context, q ClaimDeliveryQuery, held []fleet.
 			FROM endpoints e WHERE e.id IN (SELECT id FROM @ids:$1@ AS held) AND`+liveEndpoint+`),
 		due AS (`+due+`),
 		turns AS (SELECT due.n, row_number() OVER (PARTITION BY due.org ORDER BY due.k, due.n) + coalesce(busy.epoch, 0) AS turn
-			FROM due LEFT JOIN @terms:$2@ AS busy ON busy.id = due.org WHERE due.k <= due.room)
+			FROM due LEFT JOIN @rows:$2(id text, epoch bigint)@ AS busy ON busy.id = due.org WHERE due.k <= due.room)
 		UPDATE deliveries AS d SET locked_until = @now@ + CAST($3 AS BIGINT), locked_by = $4, attempts = attempts + 1
 		WHERE d.n IN (SELECT n FROM turns WHERE CAST($5 AS BIGINT) = 0 OR turn <= CAST($5 AS BIGINT) ORDER BY turn, n LIMIT $6)
 			AND d.status = 'pending' AND d.due_at <= @now@ AND d.locked_until <= @now@
@@ -180,7 +180,7 @@ func (s *Store) claimOf(ctx context.Context, q ClaimDeliveryQuery, held []fleet.
 	return out, nil
 }
 
-// busyArgs writes counts per organization as the rows of an @terms@ table.
+// busyArgs writes counts per organization as the rows of a table of (id, epoch).
 func busyArgs(busy map[fleet.OrgID]int) []termArg {
 	out := make([]termArg, 0, len(busy))
 	for org, n := range busy {

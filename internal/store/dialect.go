@@ -27,24 +27,36 @@ import (
 //	@update@  FOR UPDATE
 //	@skip@    FOR UPDATE SKIP LOCKED
 //	@ids:$n@    a table (id) from a JSON array of text
-//	@terms:$n@  a table (id, epoch) from a JSON array of {"id","epoch"}
+//	@rows:$n(a text, b bigint)@  a table (a, b) from a JSON array of {"a","b"}
+//	@bytes:x@   bytes from hex text
 //
 // SQLite needs no row locks: a writing transaction is alone (_txlock=immediate).
 func (s *Store) sql(q string) string {
 	if !strings.Contains(q, "@") {
 		return q
 	}
-	if s.Postgres() {
-		q = postgresTokens.Replace(q)
-	} else {
-		q = sqliteTokens.Replace(q)
+	expanded, ok := s.texts.Load(q)
+	if !ok {
+		expanded = s.expand(q)
+		s.texts.Store(q, expanded)
 	}
-	q = s.tables(q, "@ids:")
-	q = s.tables(q, "@terms:")
-	if !strings.Contains(q, "@now@") {
-		return q
+	text := expanded.(string)
+	if !strings.Contains(text, "@now@") {
+		return text
 	}
-	return strings.ReplaceAll(q, "@now@", s.clock())
+	return strings.ReplaceAll(text, "@now@", s.clock())
+}
+
+// expand replaces every token but the clocks that tell another time with each statement.
+func (s *Store) expand(q string) string {
+	if !s.Postgres() {
+		return tables(sqliteTokens.Replace(q), sqliteTable)
+	}
+	q = tables(postgresTokens.Replace(q), postgresTable)
+	if s.now == nil {
+		q = strings.ReplaceAll(q, "@now@", s.clock())
+	}
+	return q
 }
 
 var (
@@ -63,39 +75,65 @@ func (s *Store) clock() string {
 	}
 }
 
-func (s *Store) tables(q, token string) string {
-	for {
-		i := strings.Index(q, token)
-		if i < 0 {
-			return q
+// tables replaces the tokens that have an argument.
+func tables(q string, table func(kind, arg, columns string) string) string {
+	for _, kind := range []string{"@ids:", "@rows:", "@bytes:"} {
+		for {
+			i := strings.Index(q, kind)
+			if i < 0 {
+				break
+			}
+			arg, rest, ok := strings.Cut(q[i+len(kind):], "@")
+			if !ok {
+				panic("unfinished token in statement: " + q)
+			}
+			arg, columns, _ := strings.Cut(strings.TrimSuffix(arg, ")"), "(")
+			q = q[:i] + table(kind, arg, columns) + rest
 		}
-		arg, rest, ok := strings.Cut(q[i+len(token):], "@")
-		if !ok {
-			panic("unfinished token in statement: " + q)
+	}
+	return q
+}
+
+func postgresTable(kind, arg, columns string) string {
+	switch kind {
+	case "@ids:":
+		return "(SELECT v AS id FROM json_array_elements_text((" + arg + "::text)::json) AS t(v))"
+	case "@rows:":
+		return "(SELECT * FROM json_to_recordset((" + arg + "::text)::json) AS t(" + columns + "))"
+	default:
+		return "decode(" + arg + ", 'hex')"
+	}
+}
+
+func sqliteTable(kind, arg, columns string) string {
+	switch kind {
+	case "@ids:":
+		return "(SELECT value AS id FROM json_each(" + arg + "))"
+	case "@rows:":
+		var list []string
+		for column := range strings.SplitSeq(columns, ",") {
+			name, _, _ := strings.Cut(strings.TrimSpace(column), " ")
+			list = append(list, "value->>'"+name+"' AS "+name)
 		}
-		var table string
-		switch {
-		case token == "@ids:" && s.Postgres():
-			table = "(SELECT v AS id FROM json_array_elements_text((" + arg + "::text)::json) AS t(v))"
-		case token == "@ids:":
-			table = "(SELECT value AS id FROM json_each(" + arg + "))"
-		case s.Postgres():
-			table = "(SELECT id, epoch FROM json_to_recordset((" + arg + "::text)::json) AS t(id text, epoch bigint))"
-		default:
-			table = "(SELECT value->>'id' AS id, value->>'epoch' AS epoch FROM json_each(" + arg + "))"
-		}
-		q = q[:i] + table + rest
+		return "(SELECT " + strings.Join(list, ", ") + " FROM json_each(" + arg + "))"
+	default:
+		return "unhex(" + arg + ")"
 	}
 }
 
 // idList is the argument of an @ids@ table.
 func idList[T ~string](ids []T) string {
-	if ids == nil {
-		ids = []T{}
+	return rowList(ids)
+}
+
+// rowList is the argument of an @rows@ table.
+func rowList[T any](rows []T) string {
+	if rows == nil {
+		return "[]"
 	}
-	b, err := json.Marshal(ids)
+	b, err := json.Marshal(rows)
 	if err != nil {
-		panic(err) // strings always marshal
+		panic(err) // rows are strings, numbers and booleans, which always marshal
 	}
 	return string(b)
 }
@@ -105,17 +143,13 @@ type termArg struct {
 	Epoch int64           `json:"epoch"`
 }
 
-// termList is the argument of an @terms@ table.
+// termList is the argument of a table of (id, epoch).
 func termList(terms []fleet.Term) string {
 	args := make([]termArg, len(terms))
 	for i, t := range terms {
 		args[i] = termArg{t.SessionID, t.Epoch}
 	}
-	b, err := json.Marshal(args)
-	if err != nil {
-		panic(err) // strings and integers always marshal
-	}
-	return string(b)
+	return rowList(args)
 }
 
 // ms turns a time into its column form; the zero time is 0.
@@ -140,6 +174,17 @@ func (a at) Scan(src any) error {
 		*a.t = time.UnixMilli(n.Int64).UTC()
 	}
 	return nil
+}
+
+// orZero scans a column that an outer join may leave NULL; then v is zero.
+type orZero[T any] struct{ v *T }
+
+// Scan implements sql.Scanner.
+func (o orZero[T]) Scan(src any) error {
+	var n sql.Null[T]
+	err := n.Scan(src)
+	*o.v = n.V
+	return err
 }
 
 // notFound turns "no rows" into fleet.ErrNotFound.

@@ -1,10 +1,12 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -25,61 +27,140 @@ const operatorStream = "*operator"
 // The stream's row stays locked until the transaction ends, so events of one stream commit in the
 // order of their seq. A transaction that appends to several streams appends in stream id order.
 func (s *Store) AppendEvent(ctx context.Context, ev fleet.Event) (fleet.Event, error) {
-	data, err := json.Marshal(ev.Data)
-	if err != nil {
-		return ev, fmt.Errorf("append event: %w", err)
+	events := []fleet.Event{ev}
+	err := s.appendEvents(ctx, events)
+	return events[0], err
+}
+
+// appendEvents is AppendEvent for many at once: two statements however many there are. Those of one
+// stream get their seq in the order given.
+func (s *Store) appendEvents(ctx context.Context, events []fleet.Event) error {
+	if len(events) == 0 {
+		return nil
 	}
-	ev.ID = fleet.NewEventID()
-	switch {
-	case ev.ConversationID != "":
-		ev.Stream = string(ev.ConversationID)
-	case ev.SessionID != "":
-		ev.Stream = string(ev.SessionID)
-	case ev.OrgID != "":
-		ev.Stream = string(ev.OrgID)
-	default:
-		ev.Stream = operatorStream
-	}
-	err = s.InTx(ctx, func(ctx context.Context) error {
-		// A statement of its own: the next one must see what was committed before the lock came.
-		if err := s.row(ctx, `INSERT INTO streams (id, seq) VALUES ($1, 1)
-			ON CONFLICT (id) DO UPDATE SET seq = streams.seq + 1 RETURNING seq`, ev.Stream).Scan(&ev.Seq); err != nil {
-			return unavailable(err)
+	err := s.InTx(ctx, func(ctx context.Context) error {
+		last := map[string]int64{}
+		if err := s.query(ctx, scanStream(last), bumpStreams("$1"), streamList(events)); err != nil {
+			return err
 		}
-		args := []any{
+		number(events, last)
+		return s.insertEvents(ctx, events)
+	})
+	if err != nil {
+		return fmt.Errorf("append event %s: %w", events[0].Kind, err)
+	}
+	return nil
+}
+
+// bumpStreams counts the streams on, locks them in id order, and returns their last seq. It is a
+// statement before the one that inserts deliveries, which must see what was committed before the
+// locks came.
+func bumpStreams(arg string) string {
+	return `INSERT INTO streams (id, seq) SELECT t.stream, t.n FROM @rows:` + arg + `(stream text, n bigint)@ AS t WHERE TRUE ORDER BY t.stream
+		ON CONFLICT (id) DO UPDATE SET seq = streams.seq + excluded.seq RETURNING id, seq`
+}
+
+type streamArg struct {
+	Stream string `json:"stream"`
+	N      int    `json:"n"`
+}
+
+// streamList names the events' streams and counts them, and gives each event its id.
+func streamList(events []fleet.Event) string {
+	n := map[string]int{}
+	for i := range events {
+		ev := &events[i]
+		ev.ID = fleet.NewEventID()
+		ev.Stream = cmp.Or(string(ev.ConversationID), string(ev.SessionID), string(ev.OrgID), operatorStream)
+		n[ev.Stream]++
+	}
+	args := make([]streamArg, 0, len(n))
+	for _, stream := range slices.Sorted(maps.Keys(n)) {
+		args = append(args, streamArg{stream, n[stream]})
+	}
+	return rowList(args)
+}
+
+func scanStream(last map[string]int64) func(row dbutil.Scannable) error {
+	return func(row dbutil.Scannable) error {
+		var stream string
+		var seq int64
+		err := row.Scan(&stream, &seq)
+		last[stream] = seq
+		return err
+	}
+}
+
+// number gives the events of each stream the seqs that end with its last.
+func number(events []fleet.Event, last map[string]int64) {
+	for i := len(events) - 1; i >= 0; i-- {
+		events[i].Seq = last[events[i].Stream]
+		last[events[i].Stream]--
+	}
+}
+
+type eventArg struct {
+	ID           fleet.EventID        `json:"event"`
+	Org          fleet.OrgID          `json:"org"`
+	Kind         fleet.EventKind      `json:"what"`
+	Session      fleet.SessionID      `json:"session"`
+	Conversation fleet.ConversationID `json:"conversation"`
+	Stream       string               `json:"line"`
+	Seq          int64                `json:"place"`
+	Data         string               `json:"body"`
+	Consumers    bool                 `json:"consumers"` // organizations hear of it
+}
+
+// insertEvents writes events that have their seq, and their deliveries.
+func (s *Store) insertEvents(ctx context.Context, events []fleet.Event) error {
+	args := make([]eventArg, len(events))
+	for i, ev := range events {
+		data, err := json.Marshal(ev.Data)
+		if err != nil {
+			return err
+		}
+		args[i] = eventArg{
 			ev.ID, ev.OrgID, ev.Kind, ev.SessionID, ev.ConversationID, ev.Stream, ev.Seq, string(data),
 			slices.Contains(fleet.EventKinds(fleet.ScopeOrganization), ev.Kind),
 		}
-		if s.Postgres() {
-			return unavailable(s.row(ctx, `WITH ev AS (`+insertEvent+` RETURNING created_at), owed AS (`+insertDeliveries+`)
-				SELECT created_at FROM ev`, args...).Scan(at{&ev.CreatedAt}))
-		}
-		if err := s.row(ctx, insertEvent+` RETURNING created_at`, args[:8]...).Scan(at{&ev.CreatedAt}); err != nil {
-			return unavailable(err)
-		}
-		_, err := s.exec(ctx, insertDeliveries, args...)
-		return err
-	})
-	if err != nil {
-		return ev, fmt.Errorf("append event %s: %w", ev.Kind, err)
 	}
-	return ev, nil
+	list := rowList(args)
+	var created time.Time
+	done := func(row dbutil.Scannable) error { return row.Scan(at{&created}) }
+	if s.Postgres() {
+		if err := s.query(ctx, done, `WITH ev AS (`+insertEvents+`), owed AS (`+insertDeliveries+`) SELECT max(created_at) FROM ev`, list); err != nil {
+			return err
+		}
+	} else {
+		if err := s.query(ctx, done, insertEvents, list); err != nil {
+			return err
+		}
+		if _, err := s.exec(ctx, insertDeliveries, list); err != nil {
+			return err
+		}
+	}
+	for i := range events {
+		events[i].CreatedAt = created
+	}
+	return nil
 }
 
-const insertEvent = `INSERT INTO events (id, org_id, kind, session_id, conversation_id, stream, seq, data, created_at)
-	VALUES (CAST($1 AS TEXT), nullif(CAST($2 AS TEXT), ''), CAST($3 AS TEXT), CAST($4 AS TEXT), CAST($5 AS TEXT), CAST($6 AS TEXT),
-		CAST($7 AS BIGINT), CAST($8 AS TEXT), @now@)`
+const eventRows = `@rows:$1(event text, org text, what text, session text, conversation text, line text, place bigint, body text, consumers boolean)@`
+
+const insertEvents = `INSERT INTO events (id, org_id, kind, session_id, conversation_id, stream, seq, data, created_at)
+	SELECT v.event, nullif(v.org, ''), v.what, v.session, v.conversation, v.line, v.place, v.body, @now@
+	FROM ` + eventRows + ` AS v ORDER BY v.line, v.place RETURNING created_at`
 
 // An event's first deliveries carry its id and the endpoint's; a replay gets an id of its own.
 const insertDeliveries = `INSERT INTO deliveries (id, endpoint_id, event_id, org_id, stream, ready, status, due_at, created_at)
-	SELECT 'dlv_' || substr(CAST($1 AS TEXT), 5) || substr(e.id, 4), e.id, CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($6 AS TEXT),
-		NOT EXISTS (SELECT 1 FROM deliveries p WHERE p.endpoint_id = e.id AND p.stream = CAST($6 AS TEXT) AND p.status = 'pending' AND p.ordered),
+	SELECT 'dlv_' || substr(v.event, 5) || substr(e.id, 4), e.id, v.event, v.org, v.line,
+		row_number() OVER (PARTITION BY e.id, v.line ORDER BY v.place) = 1
+		AND NOT EXISTS (SELECT 1 FROM deliveries p WHERE p.endpoint_id = e.id AND p.stream = v.line AND p.status = 'pending' AND p.ordered),
 		'pending', @now@, @now@
-	FROM endpoints e
-	WHERE e.deleted_at = 0 AND NOT e.disabled
-	AND (e.events = '' OR ',' || e.events || ',' LIKE '%,' || CAST($3 AS TEXT) || ',%')
-	AND CASE e.scope WHEN 'operator' THEN e.org_id IS NULL OR e.org_id = CAST($2 AS TEXT)
-		ELSE e.org_id = CAST($2 AS TEXT) AND CAST($9 AS BOOLEAN) END`
+	FROM ` + eventRows + ` AS v JOIN endpoints e ON e.deleted_at = 0 AND NOT e.disabled
+		AND (e.events = '' OR ',' || e.events || ',' LIKE '%,' || v.what || ',%')
+		AND CASE e.scope WHEN 'operator' THEN e.org_id IS NULL OR e.org_id = v.org ELSE e.org_id = v.org AND v.consumers END
+	ORDER BY v.line, v.place, e.id`
 
 const eventSelect = `SELECT id, coalesce(org_id, ''), kind, session_id, conversation_id, stream, seq, data, created_at FROM events `
 

@@ -133,12 +133,12 @@ func (s *Store) claimAlone(ctx context.Context, q ClaimQuery, args []any) (terms
 func (s *Store) updateMine(set string) string {
 	if s.Postgres() {
 		return s.sql(`WITH mine AS (
-				SELECT l.session_id FROM leases l JOIN @terms:$2@ t ON t.id = l.session_id AND t.epoch = l.epoch
+				SELECT l.session_id FROM leases l JOIN @rows:$2(id text, epoch bigint)@ t ON t.id = l.session_id AND t.epoch = l.epoch
 				WHERE l.owner = $1 ORDER BY l.session_id @update@
 			) UPDATE leases SET ` + set + ` FROM mine WHERE leases.session_id = mine.session_id
 			RETURNING leases.session_id, leases.epoch`)
 	}
-	return s.sql(`UPDATE leases SET ` + set + ` WHERE owner = $1 AND (session_id, epoch) IN (SELECT id, epoch FROM @terms:$2@ t)
+	return s.sql(`UPDATE leases SET ` + set + ` WHERE owner = $1 AND (session_id, epoch) IN (SELECT id, epoch FROM @rows:$2(id text, epoch bigint)@ t)
 		RETURNING session_id, epoch`)
 }
 

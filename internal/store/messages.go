@@ -12,7 +12,6 @@ import (
 	"go.mau.fi/util/dbutil"
 
 	"github.com/wafleet/wafleet/internal/fleet"
-	"github.com/wafleet/wafleet/internal/plant"
 )
 
 const messageColumns = `m.seq, m.id, m.org_id, m.project_id, m.session_id, m.conversation_id, m.contact_key, m.to_input, m.to_jid,
@@ -189,8 +188,8 @@ const changedColumns = `id, seq, org_id, session_id, conversation_id, status, ou
 
 // changeMessages runs an UPDATE … RETURNING changedColumns and writes one message.status event for
 // every message it changed, in the caller's transaction. when is the time the events tell; zero
-// means the statement's time. All rows are changed before the first event, and events go stream by
-// stream in id order, so that two such transactions lock in the same order.
+// means the statement's time. All rows are changed before the first event, and streams are locked in
+// id order, so that two such transactions lock in the same order.
 func (s *Store) changeMessages(ctx context.Context, when time.Time, q string, args ...any) ([]fleet.Message, error) {
 	var changed []fleet.Message
 	var now time.Time
@@ -209,20 +208,22 @@ func (s *Store) changeMessages(ctx context.Context, when time.Time, q string, ar
 	slices.SortFunc(changed, func(a, b fleet.Message) int {
 		return cmp.Or(cmp.Compare(a.ConversationID, b.ConversationID), cmp.Compare(a.Seq, b.Seq))
 	})
-	for _, m := range changed {
-		if plant.ForgetEvent && m.Status == fleet.StatusDelivered {
-			continue
-		}
-		if _, err := s.AppendEvent(ctx, fleet.Event{
-			OrgID: m.OrgID, Kind: fleet.EventMessageStatus, SessionID: m.SessionID, ConversationID: m.ConversationID,
-			Data: fleet.EventData{
-				MessageID: m.ID, Status: m.Status, Outcome: m.Outcome, Code: m.ErrorCode, Detail: m.ErrorDetail, At: ms(when),
-			},
-		}); err != nil {
-			return nil, err
-		}
+	events := make([]fleet.Event, len(changed))
+	for i, m := range changed {
+		events[i] = statusEvent(m, when)
+	}
+	if err := s.appendEvents(ctx, events); err != nil {
+		return nil, err
 	}
 	return changed, nil
+}
+
+// statusEvent tells what a message has become.
+func statusEvent(m fleet.Message, when time.Time) fleet.Event {
+	return fleet.Event{
+		OrgID: m.OrgID, Kind: fleet.EventMessageStatus, SessionID: m.SessionID, ConversationID: m.ConversationID,
+		Data: fleet.EventData{MessageID: m.ID, Status: m.Status, Outcome: m.Outcome, Code: m.ErrorCode, Detail: m.ErrorDetail, At: ms(when)},
+	}
 }
 
 // HeadSlug is what an organization's consumers see as sessionId, whichever session sends: the slug of

@@ -17,50 +17,12 @@ func (s *Store) ApplyReceipt(ctx context.Context, term fleet.Term, r fleet.Recei
 	if len(r.WAIDs) == 0 {
 		return nil, nil
 	}
-	if r.Status.Rank() < fleet.StatusDelivered.Rank() {
-		return nil, fmt.Errorf("apply receipt: status %q: %w", r.Status, fleet.ErrInvalid)
-	}
-	var from []fleet.Status
-	for _, status := range fleet.Statuses() {
-		if status.CanBecome(r.Status) {
-			from = append(from, status)
-		}
-	}
-	var changed []fleet.Message
-	err := s.Fenced(ctx, term, func(ctx context.Context) error {
-		// Lock in order, and in a statement of its own: the update must see what an ack that we waited
-		// for has written (on PostgreSQL a statement keeps the snapshot it began with).
-		known, err := column[fleet.MessageID](ctx, s, `SELECT id FROM messages WHERE session_id=$1 AND wa_id IN (SELECT id FROM @ids:$2@ AS told) ORDER BY seq @update@`,
-			term.SessionID, idList(r.WAIDs))
-		if err != nil || len(known) == 0 {
-			return err
-		}
-		// A receipt that overtook the ack proves the ack too: "sent" is told before what follows it.
-		if _, err = s.changeMessages(ctx, r.At, `UPDATE messages SET status='sent', outcome='sent', error_code='', error_detail='', sent_at=`+receiptTime+`
-			WHERE id IN (SELECT id FROM @ids:$1@ AS known) AND sent_at=0 AND $2<>'' AND status IN (SELECT id FROM @ids:$3@ AS allowed)
-			RETURNING `+changedColumns, idList(known), r.Status, idList(from), ms(r.At)); err != nil {
-			return err
-		}
-		changed, err = s.changeMessages(ctx, r.At, `UPDATE messages SET status=$2, outcome='sent', error_code='', error_detail='',
-				unknown_since=0, next_repeat_at=0, locked_until=0,
-				delivered_at=CASE WHEN delivered_at<>0 THEN delivered_at ELSE `+receiptTime+` END,
-				read_at=CASE WHEN read_at<>0 OR $2<>'read' THEN read_at ELSE `+receiptTime+` END,
-				played_at=CASE WHEN played_at<>0 OR $2<>'played' THEN played_at ELSE `+receiptTime+` END
-			WHERE id IN (SELECT id FROM @ids:$1@ AS known) AND status IN (SELECT id FROM @ids:$3@ AS allowed)
-			RETURNING `+changedColumns, idList(known), r.Status, idList(from), ms(r.At))
-		return err
-	})
-	if err != nil {
+	step := &Step{Term: term, Receipt: &r}
+	if err := s.Commit(ctx, step); err != nil {
 		return nil, fmt.Errorf("apply receipt to session %s: %w", term.SessionID, err)
 	}
-	var ids []fleet.MessageID
-	for _, m := range changed {
-		ids = append(ids, m.ID)
-	}
-	return ids, nil
+	return step.Raised, nil
 }
-
-const receiptTime = `CASE WHEN CAST($4 AS BIGINT)=0 THEN @now@ ELSE CAST($4 AS BIGINT) END`
 
 // PayloadForRetry returns the marshalled message of a frame that left in the last 72 h, to answer a
 // retry receipt, or fleet.ErrNotFound.

@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,6 +27,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/group"
 	"github.com/wafleet/wafleet/internal/plant"
 	"github.com/wafleet/wafleet/internal/seal"
 )
@@ -52,6 +54,9 @@ type Store struct {
 	beat *dbutil.Database // beats and claims: never behind work in a queue for a connection
 	ring *seal.Ring
 	now  func() time.Time
+
+	texts sync.Map                // statements by the text with tokens that they come from
+	steps *group.Committer[*Step] // what lanes and receipts commit, together
 }
 
 // Open connects, and does nothing else: Migrate and CheckCanary are calls of their own.
@@ -71,6 +76,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		poolMax = min(poolMax, 4) // one writer at a time; more connections only wait for each other
 	}
 	s := &Store{ring: o.Ring, now: o.Now}
+	s.steps = group.New(stepLimit, s.commitSteps)
 	if s.db, err = pool(source, dialect, o.Wrap, poolMax); err != nil {
 		return nil, err
 	}
@@ -139,8 +145,11 @@ func (f fileSource) Connect(context.Context) (driver.Conn, error) { return f.Dri
 // Driver implements driver.Connector.
 func (fileSource) Driver() driver.Driver { return &sqlite.Driver{} }
 
-// Close closes both pools.
-func (s *Store) Close() error { return errors.Join(s.db.Close(), s.beat.Close()) }
+// Close waits for what is being committed and closes both pools.
+func (s *Store) Close() error {
+	s.steps.Wait()
+	return errors.Join(s.db.Close(), s.beat.Close())
+}
 
 // DB is the work pool, for whatsmeow's store, which must share our transactions.
 func (s *Store) DB() *dbutil.Database { return s.db }

@@ -1,0 +1,135 @@
+package store
+
+import (
+	"time"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+)
+
+// frame is the part of a message's row that acks and receipts change, read and locked. Times are unix
+// milliseconds as in the row. Its JSON is a row of writeFrames.
+type frame struct {
+	Seq          int64           `json:"frame"`
+	ID           fleet.MessageID `json:"-"`
+	Session      fleet.SessionID `json:"-"`
+	org          fleet.OrgID
+	conversation fleet.ConversationID
+	waID         string
+	epoch        int64
+	changed      bool
+
+	Status       fleet.Status  `json:"status"`
+	Outcome      fleet.Outcome `json:"outcome"`
+	ErrorCode    string        `json:"error_code"`
+	ErrorDetail  string        `json:"error_detail"`
+	Repeats      int64         `json:"repeats"`
+	LockedUntil  int64         `json:"locked_until"`
+	DueAt        int64         `json:"due_at"`
+	UnknownSince int64         `json:"unknown_since"`
+	NextRepeatAt int64         `json:"next_repeat_at"`
+	SentAt       int64         `json:"sent_at"`
+	DeliveredAt  int64         `json:"delivered_at"`
+	ReadAt       int64         `json:"read_at"`
+	PlayedAt     int64         `json:"played_at"`
+}
+
+// frameColumns are what fields scans.
+const frameColumns = `k.seq, k.id, k.org_id, k.conversation_id, k.wa_id, k.claim_epoch, k.status, k.outcome, k.error_code, k.error_detail,
+	k.repeats, k.locked_until, k.due_at, k.unknown_since, k.next_repeat_at, k.sent_at, k.delivered_at, k.read_at, k.played_at`
+
+func (f *frame) fields() []any {
+	return []any{
+		orZero[int64]{&f.Seq},
+		orZero[fleet.MessageID]{&f.ID},
+		orZero[fleet.OrgID]{&f.org},
+		orZero[fleet.ConversationID]{&f.conversation},
+		orZero[string]{&f.waID},
+		orZero[int64]{&f.epoch},
+		orZero[fleet.Status]{&f.Status},
+		orZero[fleet.Outcome]{&f.Outcome},
+		orZero[string]{&f.ErrorCode},
+		orZero[string]{&f.ErrorDetail},
+		orZero[int64]{&f.Repeats},
+		orZero[int64]{&f.LockedUntil},
+		orZero[int64]{&f.DueAt},
+		orZero[int64]{&f.UnknownSince},
+		orZero[int64]{&f.NextRepeatAt},
+		orZero[int64]{&f.SentAt},
+		orZero[int64]{&f.DeliveredAt},
+		orZero[int64]{&f.ReadAt},
+		orZero[int64]{&f.PlayedAt},
+	}
+}
+
+// settle applies what became of the frame that a term claimed, and reports whether to tell of it:
+//
+//	sent     the message is sent
+//	refused  it failed; but if an earlier frame's outcome is unknown it stays unknown and is not
+//	         repeated again, because that frame may have arrived
+//	nothing  surely no frame left: queued again under the same WhatsApp id (a repeat: unknown as before)
+//	unknown  it stays sending; T0 is now unless an earlier frame set it
+//
+// A receipt may have raised the message already, or another term may own its frame: then nothing
+// changes.
+func (f *frame) settle(epoch int64, r *Result, now int64) (tell bool) {
+	if f.Status != fleet.StatusSending || f.epoch != epoch {
+		return false
+	}
+	first := f.UnknownSince == 0
+	switch r.Outcome {
+	case fleet.OutcomeSent:
+		f.arrived(fleet.StatusSent, r.At, now)
+		return true
+	case fleet.OutcomeRefused:
+		f.ErrorCode, f.ErrorDetail = clean(r.ErrorCode), clean(r.Detail)
+		if first {
+			f.Status, f.Outcome = fleet.StatusFailed, fleet.OutcomeRefused
+		} else {
+			f.NextRepeatAt = 0
+		}
+	case fleet.OutcomeNothing:
+		switch {
+		case first:
+			f.Status, f.Outcome, f.DueAt = fleet.StatusQueued, fleet.OutcomeNone, now+r.RetryIn.Milliseconds()
+		case f.Repeats > 0:
+			f.Repeats--
+			f.NextRepeatAt = now + r.RetryIn.Milliseconds()
+		}
+	case fleet.OutcomeUnknown:
+		f.Outcome, f.ErrorDetail = fleet.OutcomeUnknown, clean(r.Detail)
+		if first {
+			f.UnknownSince, f.NextRepeatAt = now, now+fleet.RepeatAfter[0].Milliseconds()
+		}
+	case fleet.OutcomeNone: // no result at all
+		return false
+	}
+	f.LockedUntil, f.changed = 0, true
+	return f.Status == fleet.StatusFailed
+}
+
+// arrived raises the message to what WhatsApp told, which settles an unknown outcome. when zero means now.
+func (f *frame) arrived(status fleet.Status, when time.Time, now int64) {
+	stamp := now
+	if !when.IsZero() {
+		stamp = ms(when)
+	}
+	f.Status, f.Outcome, f.ErrorCode, f.ErrorDetail = status, fleet.OutcomeSent, "", ""
+	f.UnknownSince, f.NextRepeatAt, f.LockedUntil = 0, 0, 0
+	f.changed = true
+	keep := func(at *int64) {
+		if *at == 0 {
+			*at = stamp
+		}
+	}
+	switch status {
+	case fleet.StatusSent:
+		f.SentAt = stamp
+		return
+	case fleet.StatusRead:
+		keep(&f.ReadAt)
+	case fleet.StatusPlayed:
+		keep(&f.PlayedAt)
+	default: // delivered, which the others imply
+	}
+	keep(&f.DeliveredAt)
+}

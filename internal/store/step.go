@@ -1,0 +1,343 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.mau.fi/util/dbutil"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/group"
+	"github.com/wafleet/wafleet/internal/plant"
+)
+
+// stepLimit bounds the commit of the steps that share it.
+const stepLimit = 10 * time.Second
+
+// Step is what one session wants committed at once, under its term and in this order: what became of
+// the frame it sent, what WhatsApp told of frames before, the claim of the next one. Then it looks
+// ahead to the message after that. Every part may be missing.
+//
+// Steps of many sessions that come at about the same time share one transaction and one sync of the
+// log. One whose term is over changes nothing and hears of it, and the others go on.
+type Step struct {
+	Term    fleet.Term
+	Result  *Result
+	Receipt *fleet.Receipt
+	Claim   *Claim
+	Look    bool
+
+	// The answers, to be read only after Commit returned nil.
+	Claimed bool              // the frame may leave
+	Raised  []fleet.MessageID // messages that the receipt changed, in lane order
+	Next    *LaneItem         // what the lane should send after the claimed message, as if that one were sent
+
+	over bool // the term is
+}
+
+// Commit commits a step, together with whatever others want committed now. When it returns nil the
+// step is committed; fleet.ErrLeaseLost means that its term is over and nothing of it was. After any
+// other error it may be committed or not. Inside a transaction it joins that.
+func (s *Store) Commit(ctx context.Context, step *Step) error {
+	if err := step.check(); err != nil {
+		return err
+	}
+	var err error
+	if _, open := s.db.Execable(ctx).(dbutil.Transaction); open {
+		err = s.commitSteps(ctx, []*Step{step})
+	} else {
+		err = s.steps.Do(ctx, step)
+	}
+	if err == nil && step.over {
+		return fleet.ErrLeaseLost
+	}
+	return err
+}
+
+// check refuses what no database should be asked.
+func (p *Step) check() error {
+	if r := p.Result; r != nil && !slices.Contains([]fleet.Outcome{fleet.OutcomeSent, fleet.OutcomeRefused, fleet.OutcomeNothing, fleet.OutcomeUnknown}, r.Outcome) {
+		return fmt.Errorf("outcome %q: %w", r.Outcome, fleet.ErrInvalid)
+	}
+	if r := p.Receipt; r != nil && r.Status.Rank() < fleet.StatusDelivered.Rank() {
+		return fmt.Errorf("receipt %q: %w", r.Status, fleet.ErrInvalid)
+	}
+	if c := p.Claim; c != nil && c.LockFor <= 0 {
+		return fmt.Errorf("claim without a lock time: %w", fleet.ErrInvalid)
+	}
+	if c := p.Claim; c != nil && c.Kind != fleet.AttemptSend && c.Kind != fleet.AttemptRepeat {
+		return fmt.Errorf("claim of kind %q: %w", c.Kind, fleet.ErrInvalid)
+	}
+	return nil
+}
+
+// commitSteps commits steps in one transaction.
+func (s *Store) commitSteps(ctx context.Context, steps []*Step) error {
+	refused := false
+	err := s.InTx(ctx, func(ctx context.Context) error {
+		b := &batch{s: s, steps: steps}
+		err := b.run(ctx)
+		refused = err != nil && ctx.Err() == nil && !errors.Is(err, fleet.ErrUnavailable)
+		return err
+	})
+	if refused {
+		return group.Rejected(err)
+	}
+	return err
+}
+
+// batch is the transaction of some steps. What the rows become is worked out here and not in SQL:
+// they are locked, read, changed in the order of the steps, and written, each with one statement for
+// all of them.
+//
+// Locks are taken in the order of the whole store: leases by session, messages by seq (those to be
+// claimed too), streams by id.
+type batch struct {
+	s      *Store
+	steps  []*Step
+	now    int64 // the database's, unix ms
+	held   map[fleet.Term]bool
+	frames map[fleet.MessageID]*frame
+	byWAID map[waKey]*frame
+	events []fleet.Event
+}
+
+type waKey struct {
+	session fleet.SessionID
+	waID    string
+}
+
+func (b *batch) run(ctx context.Context) error {
+	for _, p := range b.steps { // a step that is tried again starts afresh
+		p.Claimed, p.Raised, p.Next, p.over = false, nil, nil, false
+	}
+	if err := b.lock(ctx); err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	var results []attemptArg
+	for _, p := range b.steps {
+		if p.over = !b.held[p.Term]; p.over {
+			continue
+		}
+		if p.Result != nil {
+			results = append(results, attemptArg{p.Result.ID, p.Term.Epoch, p.Result.Outcome, p.Result.Code})
+			b.settle(p)
+		}
+		if p.Receipt != nil {
+			b.raise(p)
+		}
+	}
+	if err := b.write(ctx, results); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	for _, kind := range []fleet.AttemptKind{fleet.AttemptSend, fleet.AttemptRepeat} {
+		if err := b.claim(ctx, kind); err != nil {
+			return fmt.Errorf("claim: %w", err)
+		}
+	}
+	if err := b.look(ctx); err != nil {
+		return fmt.Errorf("look ahead: %w", err)
+	}
+	return nil
+}
+
+// settle applies a step's result to its message.
+func (b *batch) settle(p *Step) {
+	f := b.frames[p.Result.ID]
+	if f == nil || f.Session != p.Term.SessionID {
+		return
+	}
+	if f.settle(p.Term.Epoch, p.Result, b.now) {
+		b.tell(f, p.Result.At)
+	}
+}
+
+// raise applies a step's receipt to the messages that it names.
+func (b *batch) raise(p *Step) {
+	var raised []*frame
+	for _, waID := range p.Receipt.WAIDs {
+		f := b.byWAID[waKey{p.Term.SessionID, waID}]
+		if f == nil || !f.Status.CanBecome(p.Receipt.Status) {
+			continue
+		}
+		// A receipt that overtook the ack proves the ack too: "sent" is told before what follows it.
+		if f.SentAt == 0 {
+			f.arrived(fleet.StatusSent, p.Receipt.At, b.now)
+			b.tell(f, p.Receipt.At)
+		}
+		f.arrived(p.Receipt.Status, p.Receipt.At, b.now)
+		b.tell(f, p.Receipt.At)
+		raised = append(raised, f)
+	}
+	slices.SortFunc(raised, func(x, y *frame) int { return cmp.Compare(x.Seq, y.Seq) })
+	for _, f := range raised {
+		p.Raised = append(p.Raised, f.ID)
+	}
+}
+
+func (b *batch) tell(f *frame, when time.Time) {
+	if plant.ForgetEvent && f.Status == fleet.StatusDelivered {
+		return
+	}
+	if when.IsZero() {
+		when = time.UnixMilli(b.now)
+	}
+	b.events = append(b.events, statusEvent(fleet.Message{
+		ID: f.ID, OrgID: f.org, SessionID: f.Session, ConversationID: f.conversation,
+		Status: f.Status, Outcome: f.Outcome, ErrorCode: f.ErrorCode, ErrorDetail: f.ErrorDetail,
+	}, when))
+}
+
+// lock proves the terms, and locks and reads the messages that the steps are about.
+func (b *batch) lock(ctx context.Context) error {
+	var terms []leaseArg
+	var ids, waIDs []messageArg
+	for _, p := range b.steps {
+		terms = append(terms, leaseArg{p.Term.SessionID, p.Term.Owner, p.Term.Epoch})
+		if p.Result != nil {
+			ids = append(ids, messageArg{p.Term.SessionID, string(p.Result.ID)})
+		}
+		if p.Claim != nil {
+			ids = append(ids, messageArg{p.Term.SessionID, string(p.Claim.ID)})
+		}
+		if p.Receipt != nil {
+			for _, waID := range p.Receipt.WAIDs {
+				waIDs = append(waIDs, messageArg{p.Term.SessionID, waID})
+			}
+		}
+	}
+	b.held, b.frames, b.byWAID = map[fleet.Term]bool{}, map[fleet.MessageID]*frame{}, map[waKey]*frame{}
+	text := lockSteps
+	if b.s.Postgres() {
+		text = lockStepsPostgres
+	}
+	return b.s.query(ctx, func(row dbutil.Scannable) error {
+		var term fleet.Term
+		var indexed any
+		f := new(frame)
+		if err := row.Scan(append(append([]any{&term.SessionID, &term.Owner, &term.Epoch, &b.now}, f.fields()...), &indexed)...); err != nil {
+			return err
+		}
+		b.held[term] = true
+		if f.Session = term.SessionID; f.Seq != 0 && b.frames[f.ID] == nil {
+			b.frames[f.ID] = f
+			b.byWAID[waKey{f.Session, f.waID}] = f
+		}
+		return nil
+	}, fenced(text), rowList(terms), rowList(ids), rowList(waIDs))
+}
+
+// write writes what the messages became, their frames' outcomes and their events.
+func (b *batch) write(ctx context.Context, results []attemptArg) error {
+	var changed []*frame
+	for _, f := range b.frames {
+		if f.changed {
+			changed = append(changed, f)
+		}
+	}
+	if len(changed) == 0 && len(results) == 0 {
+		return nil
+	}
+	slices.SortFunc(changed, func(x, y *frame) int { return cmp.Compare(x.Seq, y.Seq) })
+	slices.SortFunc(results, func(x, y attemptArg) int { return cmp.Compare(x.Message, y.Message) })
+	last := map[string]int64{}
+	args := []any{rowList(changed), rowList(results), streamList(b.events)}
+	var err error
+	if b.s.Postgres() {
+		err = b.s.query(ctx, scanStream(last), `WITH changed AS (`+writeFrames+`), tried AS (`+writeAttempts+`) `+bumpStreams("$3"), args...)
+	} else {
+		if len(changed) > 0 {
+			_, err = b.s.exec(ctx, writeFrames, args[:1]...)
+		}
+		if err == nil && len(results) > 0 {
+			_, err = b.s.exec(ctx, writeAttempts, args[:2]...)
+		}
+		if err == nil && len(b.events) > 0 {
+			err = b.s.query(ctx, scanStream(last), bumpStreams("$3"), args...)
+		}
+	}
+	if err != nil || len(b.events) == 0 {
+		return err
+	}
+	number(b.events, last)
+	return b.s.insertEvents(ctx, b.events)
+}
+
+// claim claims the messages of one kind that may be claimed now.
+func (b *batch) claim(ctx context.Context, kind fleet.AttemptKind) error {
+	var claims []claimArg
+	steps := map[fleet.MessageID]*Step{}
+	for _, p := range b.steps {
+		if p.over || p.Claim == nil || p.Claim.Kind != kind || steps[p.Claim.ID] != nil { // one frame of a message at a time
+			continue
+		}
+		steps[p.Claim.ID] = p
+		c := claimArg{ID: p.Claim.ID, Session: p.Term.SessionID, Epoch: p.Term.Epoch, LockFor: p.Claim.LockFor.Milliseconds()}
+		if sealed := b.s.ring.Seal(payloadRow(p.Claim.ID), p.Claim.Payload); sealed != nil && kind == fleet.AttemptSend {
+			c.Payload = hex.EncodeToString(sealed)
+		}
+		claims = append(claims, c)
+	}
+	if len(claims) == 0 {
+		return nil
+	}
+	text := claimSend
+	if kind == fleet.AttemptRepeat {
+		text = claimRepeat
+	}
+	attempt := `INSERT INTO attempts (message_id, n, session_id, epoch, kind, at)
+		SELECT a.id, a.attempts, a.session_id, a.claim_epoch, '` + string(kind) + `', @now@ FROM `
+	if b.s.Postgres() {
+		text = `WITH m AS (` + text + `, attempts, session_id, claim_epoch), a AS (` + attempt + `m AS a) SELECT id FROM m`
+	}
+	ids, err := column[fleet.MessageID](ctx, b.s, text, rowList(claims))
+	if err != nil {
+		return err
+	}
+	if !b.s.Postgres() && len(ids) > 0 {
+		if _, err := b.s.exec(ctx, attempt+`messages AS a WHERE a.id IN (SELECT id FROM @ids:$1@ AS claimed)`, idList(ids)); err != nil {
+			return err
+		}
+	}
+	for _, id := range ids {
+		steps[id].Claimed = true
+	}
+	return nil
+}
+
+// look reads the next message of every lane that wants to know it.
+func (b *batch) look(ctx context.Context) error {
+	var lanes []laneArg
+	steps := map[fleet.SessionID][]*Step{}
+	for _, p := range b.steps {
+		if p.over || !p.Look {
+			continue
+		}
+		lane := laneArg{Session: p.Term.SessionID}
+		if p.Claimed {
+			lane.Flight = p.Claim.ID
+		}
+		if steps[lane.Session] == nil {
+			lanes = append(lanes, lane)
+		}
+		steps[lane.Session] = append(steps[lane.Session], p)
+	}
+	if len(lanes) == 0 {
+		return nil
+	}
+	return b.s.query(ctx, func(row dbutil.Scannable) error {
+		item, err := b.s.scanLaneItem(row)
+		if err != nil {
+			return err
+		}
+		for _, p := range steps[item.SessionID] {
+			p.Next = item
+		}
+		return nil
+	}, lookAhead, rowList(lanes))
+}
