@@ -16,15 +16,17 @@ import (
 // Limits of one send.
 const (
 	sendDeadline = 20 * time.Second // a direct send, from encrypting to the server's ack
-	claimLock    = 45 * time.Second // longer than the deadline and the write of the outcome
-	claimLimit   = 5 * time.Second  // with the send and its record still shorter than the lock
+	claimLock    = 45 * time.Second // longer than the deadline and the writes around it
+	claimLimit   = 5 * time.Second
 	recordLimit  = 10 * time.Second
 	offlineLimit = time.Minute // the end of the offline queue is waited for no longer than this
 	tidyEvery    = 15 * time.Second
+	burstLimit   = 5 * time.Second // then whoever waits for the socket, and everything else, has a turn
 )
 
-// lane sends a session's messages one after the other: claim, send, record. It claims one at a
-// time, and nothing slow lies between claim and frame.
+// lane sends a session's messages one after the other. One commit writes what became of a frame and
+// claims the next message, whose text was read with the commit before, so that only the encryption
+// lies between a claim and its frame. At most one message is claimed at a time.
 type lane struct {
 	g       *generation
 	st      *store.Store
@@ -49,7 +51,9 @@ func (l *lane) run() {
 	tidy := time.NewTicker(tidyEvery)
 	defer tidy.Stop()
 	queueEnd := l.g.offline
-	for {
+	always := make(chan struct{})
+	close(always)
+	for look := always; ; {
 		select { // stopping wins over more work
 		case <-ctx.Done():
 			return
@@ -57,15 +61,17 @@ func (l *lane) run() {
 			return
 		default:
 		}
-		if l.sendDue(ctx) {
-			continue
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-l.g.settled:
 			return
+		case <-look:
+			if !l.burst(ctx) {
+				look = nil
+			}
 		case <-l.g.v.lane:
+			look = always
 		case <-queueEnd:
 			queueEnd = nil
 			offline.Stop()
@@ -79,18 +85,17 @@ func (l *lane) run() {
 	}
 }
 
-// sendDue sends the next due message and reports whether to look again at once.
-func (l *lane) sendDue(ctx context.Context) bool {
+// burst sends what is due, message after message, and reports whether to look again at once.
+func (l *lane) burst(ctx context.Context) bool {
 	select {
 	case l.g.socket <- struct{}{}:
 	case <-ctx.Done():
 		return false
 	}
 	defer func() { <-l.g.socket }()
-	select {
-	case <-l.g.settled:
+	end := time.Now().Add(burstLimit)
+	if !l.goOn(ctx, end) {
 		return false
-	default:
 	}
 	rctx, cancel := context.WithTimeout(ctx, claimLimit)
 	item, err := l.st.NextInLane(rctx, l.term.SessionID)
@@ -99,64 +104,122 @@ func (l *lane) sendDue(ctx context.Context) bool {
 		l.failed(ctx, "could not read the lane", err)
 		return false
 	}
-	if item == nil {
-		return false
+	var result *store.Result // of the frame that left last
+	for item != nil || result != nil {
+		step := &store.Step{Term: l.term, Result: result, Look: true}
+		if !l.goOn(ctx, end) {
+			_, ok := l.commit(ctx, &store.Step{Term: l.term, Result: result})
+			return ok
+		}
+		var cause error
+		if item != nil {
+			step.Claim, cause = l.claim(ctx, item)
+		}
+		step, ok := l.commit(ctx, step)
+		switch {
+		case !ok:
+			return false
+		case step.Claimed:
+			result = l.frame(ctx, item, cause)
+		case item != nil && step.Next != nil && step.Next.ID == item.ID:
+			return false // due and not to be claimed: the next look knows more
+		default: // the message was cancelled, has expired or must wait
+			result = nil
+		}
+		item = step.Next
 	}
-	return l.send(ctx, item)
+	return false
 }
 
-// send claims one message, sends its frame, and records what came of it.
-func (l *lane) send(ctx context.Context, item *store.LaneItem) bool {
-	log := l.g.log.With(slog.String("message_id", string(item.ID)), slog.Bool("repeat", item.Repeat))
-	payload, kind := item.Payload, fleet.AttemptRepeat
-	if !item.Repeat {
-		var err error
-		if payload, err = wa.BuildText(item.Text); err != nil {
-			log.ErrorContext(ctx, "message can't be built", slog.Any("err", err))
-			return l.refuse(ctx, item, err)
-		}
-		kind = fleet.AttemptSend
+// goOn reports whether another message may be claimed.
+func (l *lane) goOn(ctx context.Context, end time.Time) bool {
+	select {
+	case <-l.g.settled:
+		return false
+	default:
+		return ctx.Err() == nil && time.Now().Before(end)
 	}
-	claimed, again := l.claim(ctx, store.Claim{ID: item.ID, Payload: payload, Kind: kind, LockFor: claimLock})
-	if !claimed {
-		return again
+}
+
+// claim builds what will leave. A message that can't be turned into a frame is claimed as well, so
+// that one path records.
+func (l *lane) claim(ctx context.Context, item *store.LaneItem) (*store.Claim, error) {
+	c := &store.Claim{ID: item.ID, Kind: fleet.AttemptRepeat, LockFor: claimLock}
+	if item.Repeat {
+		return c, nil
+	}
+	c.Kind = fleet.AttemptSend
+	var err error
+	if item.Payload, err = wa.BuildText(item.Text); err != nil {
+		l.g.log.ErrorContext(ctx, "message can't be built", slog.String("message_id", string(item.ID)), slog.Any("err", err))
+	}
+	c.Payload = item.Payload
+	return c, err
+}
+
+// frame puts a claimed message on the wire, unless there is a cause not to, and says what came of it.
+func (l *lane) frame(ctx context.Context, item *store.LaneItem, cause error) *store.Result {
+	if cause != nil {
+		return &store.Result{ID: item.ID, Outcome: fleet.OutcomeRefused, ErrorCode: "MESSAGE_INVALID", Detail: cause.Error(), At: time.Now()}
 	}
 	if plant.NewID && item.Repeat {
 		item.WAID = fleet.NewWAID()
 	}
 	sctx, cancel := context.WithTimeout(ctx, sendDeadline)
-	_, err := l.g.sock.Send(sctx, wa.Outgoing{JID: item.ToJID, WAID: item.WAID, Payload: payload})
+	_, err := l.g.sock.Send(sctx, wa.Outgoing{JID: item.ToJID, WAID: item.WAID, Payload: item.Payload})
 	cancel()
 	res := outcome(item, err, time.Now())
-	log.InfoContext(ctx, "frame settled", slog.String("outcome", string(res.Outcome)), slog.Int("wa_code", res.Code), slog.Any("err", err))
+	l.g.log.InfoContext(ctx, "frame settled", slog.String("message_id", string(item.ID)), slog.Bool("repeat", item.Repeat),
+		slog.String("outcome", string(res.Outcome)), slog.Int("wa_code", res.Code), slog.Any("err", err))
 	l.g.v.w.metrics.sends.WithLabelValues(string(res.Outcome)).Inc()
 	if res.Outcome == fleet.OutcomeUnknown {
 		l.unknown = true
 	}
-	return l.record(ctx, res)
+	return &res
 }
 
-// claim reports whether the frame may leave, and if not, whether to look again at once: the message was
-// cancelled, expired or settled meanwhile. A claim that was not answered may stand all the same. Then
-// the row says "sending" of a frame that never left, and only taking it over gets it out of there.
-func (l *lane) claim(ctx context.Context, c store.Claim) (claimed, again bool) {
-	cctx, cancel := context.WithTimeout(ctx, claimLimit)
+// commit commits a step. A result is written also after the generation's end, since what happened must
+// not be forgotten, but never under another term: the commit is fenced. It is tried again for a while;
+// a claim is not, because one that was not answered may stand all the same. Then the row says "sending"
+// of a frame that never left, and only taking it over gets it out of there. The step that it returns
+// is the one that was committed.
+func (l *lane) commit(ctx context.Context, step *store.Step) (*store.Step, bool) {
+	if step.Result == nil && step.Claim == nil {
+		return step, true
+	}
+	cctx, limit := ctx, claimLimit
+	if step.Result != nil {
+		cctx, limit = context.WithoutCancel(ctx), recordLimit
+	}
+	cctx, cancel := context.WithTimeout(cctx, limit)
 	defer cancel()
-	claimed, err := l.st.ClaimMessage(cctx, l.term, c)
-	if err != nil {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := l.st.Commit(cctx, step)
+		if err == nil {
+			if r := step.Result; r != nil {
+				l.g.v.w.nudge(cctx, bus.TopicWebhooks, "")
+				l.g.v.w.nudge(cctx, bus.TopicMessage, string(r.ID))
+			}
+			return step, true
+		}
 		l.unknown = true
-		l.failed(ctx, "could not claim a message", err)
-		return false, false
+		switch {
+		case step.Result == nil:
+			l.failed(ctx, "could not claim a message", err)
+			return nil, false
+		case errors.Is(err, fleet.ErrLeaseLost) || cctx.Err() != nil:
+			// The row says "sending": whoever owns the session treats it as unknown.
+			l.failed(ctx, "outcome of a send not written", err)
+			return nil, false
+		}
+		step = &store.Step{Term: l.term, Result: step.Result}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-cctx.Done():
+			t.Stop()
+		}
 	}
-	return claimed, true
-}
-
-// refuse ends a message that can't be turned into a frame: claimed first, so that one path records.
-func (l *lane) refuse(ctx context.Context, item *store.LaneItem, cause error) bool {
-	if claimed, again := l.claim(ctx, store.Claim{ID: item.ID, Kind: fleet.AttemptSend, LockFor: claimLock}); !claimed {
-		return again
-	}
-	return l.record(ctx, store.Result{ID: item.ID, Outcome: fleet.OutcomeRefused, ErrorCode: "MESSAGE_INVALID", Detail: cause.Error(), At: time.Now()})
 }
 
 // outcome turns a send's error into what is stored. An error that says nothing is unknown, never a refusal.
@@ -176,33 +239,6 @@ func outcome(item *store.LaneItem, err error, now time.Time) store.Result {
 		res.RetryIn = jitter(min(time.Second<<min(item.Attempts, 6), time.Minute))
 	}
 	return res
-}
-
-// record writes an outcome. It goes on after the generation's end, since what happened must not be
-// forgotten, but never under another term: the statement is fenced.
-func (l *lane) record(ctx context.Context, res store.Result) bool {
-	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
-	defer cancel()
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		err := l.st.RecordOutcome(rctx, l.term, res)
-		if err == nil {
-			l.g.v.w.nudge(rctx, bus.TopicWebhooks, "")
-			l.g.v.w.nudge(rctx, bus.TopicMessage, string(res.ID))
-			return true
-		}
-		if errors.Is(err, fleet.ErrLeaseLost) || rctx.Err() != nil {
-			// The row says "sending": whoever owns the session treats it as unknown.
-			l.failed(ctx, "outcome of a send not written", err)
-			l.unknown = true
-			return false
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-rctx.Done():
-			t.Stop()
-		}
-	}
 }
 
 // adopt takes over sends whose outcome nobody recorded: T0 is now, the end of the offline queue or later.
