@@ -201,6 +201,11 @@ func unavailable(err error) error {
 	if err == nil || errors.Is(err, fleet.ErrUnavailable) || errors.Is(err, fleet.ErrConflict) {
 		return err
 	}
+	// Whatever the server's word for it was: no connection can be had now. A database that is being moved or
+	// restored refuses in words of its own.
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return &marked{err, fleet.ErrUnavailable}
+	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch {
 		case pg.Code == "23505":
@@ -224,9 +229,6 @@ func unavailable(err error) error {
 	}
 	if _, ok := errors.AsType[net.Error](err); ok || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err) { // the server went away in the middle of a statement
-		return &marked{err, fleet.ErrUnavailable}
-	}
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return &marked{err, fleet.ErrUnavailable}
 	}
 	return err

@@ -3,9 +3,12 @@ package store_test
 import (
 	"context"
 	"errors"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/seal"
@@ -121,5 +124,38 @@ func TestAFullDiskIsUnavailableAndPasses(t *testing.T) {
 	limit("1073741823")
 	if _, err := s.CreateOrganization(t.Context(), large()); err != nil {
 		t.Errorf("CreateOrganization with room again = %v", err)
+	}
+}
+
+func TestADatabaseThatTakesNoConnectionsIsUnavailable(t *testing.T) {
+	raw := storetest.PostgresURL(t)
+	s := storetest.Open(t, raw)
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.TrimPrefix(u.Path, "/")
+	u.Path = "/postgres"
+	conn, err := pgx.Connect(t.Context(), u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	do := func(statement string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(`ALTER DATABASE ` + pgx.Identifier{name}.Sanitize() + ` ALLOW_CONNECTIONS false`)
+	do(`SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '` + name + `'`)
+	for range 2 { // the first may find the connection that was ended
+		if _, err := s.GetOrganization(t.Context(), "org-a"); !errors.Is(err, fleet.ErrUnavailable) {
+			t.Errorf("a query = %v, want ErrUnavailable", err)
+		}
+	}
+	do(`ALTER DATABASE ` + pgx.Identifier{name}.Sanitize() + ` ALLOW_CONNECTIONS true`)
+	if err := s.Ping(t.Context()); err != nil {
+		t.Errorf("Ping = %v when connections are taken again", err)
 	}
 }

@@ -8,8 +8,12 @@ func (s *Server) receipt(c *conn, n *node) {
 	for _, item := range list.GetChildren() {
 		ids = append(ids, attrString(&item, "id"))
 	}
-	for _, id := range ids { // whatsmeow answers a message with a receipt and no ack
-		c.dev.acked(KindMessage, id, to, participant)
+	// whatsmeow answers a message with a receipt and no ack, and one that it can't decrypt with a retry receipt and an
+	// ack, which may come after the copy that the receipt has asked for.
+	if attrString(n, "type") != "retry" {
+		for _, id := range ids {
+			c.dev.acked(KindMessage, id, to, participant)
+		}
 	}
 	ack := attrs{"class": "receipt", "id": n.Attrs["id"], "from": to}
 	for _, k := range []string{"type", "participant"} {

@@ -48,7 +48,7 @@ func (w *Worker) deliver(ctx context.Context, c store.ClaimedDelivery) {
 	case err != nil && !aborted:
 		result, err = w.unrendered(ctx, log, c, err)
 	case aborted && (err != nil || got.err != nil):
-		result, err = w.finish(resultReleased, func() (bool, error) { return w.o.Store.ReleaseDelivery(ctx, c) })
+		result, err = w.finish(ctx, resultReleased, func() (bool, error) { return w.o.Store.ReleaseDelivery(ctx, c) })
 	case got.err == nil && got.status >= 200 && got.status <= 299:
 		result, err = w.succeeded(ctx, c, got)
 	default:
@@ -104,17 +104,29 @@ func (w *Worker) post(ctx context.Context, c store.ClaimedDelivery, body []byte)
 	return answer{status: resp.StatusCode, retryAfter: retryAfter(resp.StatusCode, resp.Header, time.Now())}
 }
 
-// finish reports result, or that the lock was lost before it could be written.
-func (w *Worker) finish(result string, write func() (bool, error)) (string, error) {
-	ok, err := write()
-	if err == nil && !ok {
-		result = resultLost
+// finish reports result, or that the lock was lost before it could be written. A database that is away for
+// a moment is asked again, as long as ctx allows: what was delivered would be delivered once more.
+func (*Worker) finish(ctx context.Context, result string, write func() (bool, error)) (string, error) {
+	for pause := settleAgain; ; pause *= 2 {
+		ok, err := write()
+		switch {
+		case err == nil && !ok:
+			return resultLost, nil
+		case err == nil || !errors.Is(err, fleet.ErrUnavailable):
+			return result, err
+		}
+		again := time.NewTimer(pause)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return result, err
+		}
 	}
-	return result, err
 }
 
 func (w *Worker) succeeded(ctx context.Context, c store.ClaimedDelivery, got answer) (string, error) {
-	result, err := w.finish(resultDone, func() (bool, error) {
+	result, err := w.finish(ctx, resultDone, func() (bool, error) {
 		return w.o.Store.FinishDelivery(ctx, c, store.DeliveryResult{Status: got.status}, false)
 	})
 	if err != nil {
@@ -179,14 +191,14 @@ func (w *Worker) again(ctx context.Context, log *slog.Logger, c store.ClaimedDel
 	}
 	pause := f.pause(rand.Float64()) //nolint:gosec // spreads load, guards nothing
 	log.InfoContext(ctx, "delivery failed, trying again", slog.Int("http_status", r.Status), slog.String("err", r.Error), slog.Duration("pause", pause))
-	return w.finish(resultRetry, func() (bool, error) {
+	return w.finish(ctx, resultRetry, func() (bool, error) {
 		return w.o.Store.RetryDelivery(ctx, c, r, store.Retry{Pause: pause, AsideAfter: StepAside, Uncounted: down > 0})
 	})
 }
 
 func (w *Worker) giveUp(ctx context.Context, log *slog.Logger, c store.ClaimedDelivery, r store.DeliveryResult) (string, error) {
 	log.WarnContext(ctx, "delivery given up; it can be replayed", slog.Int("http_status", r.Status), slog.String("err", r.Error))
-	return w.finish(resultDead, func() (bool, error) { return w.o.Store.FinishDelivery(ctx, c, r, true) })
+	return w.finish(ctx, resultDead, func() (bool, error) { return w.o.Store.FinishDelivery(ctx, c, r, true) })
 }
 
 func (w *Worker) disable(ctx context.Context, log *slog.Logger, id fleet.EndpointID, why string) error {

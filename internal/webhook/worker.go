@@ -18,6 +18,8 @@ import (
 const (
 	// settleTimeout bounds writing down how a try went, which goes on after shutdown began.
 	settleTimeout = 10 * time.Second
+	// settleAgain is the first pause between two tries of that.
+	settleAgain = 100 * time.Millisecond
 	// defaultLock is longer than rendering, one try and settling take together.
 	defaultLock = 45 * time.Second
 )

@@ -1,6 +1,8 @@
 package webhook
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -546,4 +548,37 @@ func TestContentThatRetentionTookIsADeadLetter(t *testing.T) {
 			t.Errorf("delivery = %+v, want a dead letter without a request", d)
 		}
 	})
+}
+
+func TestAResultIsWrittenWhenTheDatabaseIsBackWithinItsTime(t *testing.T) {
+	away := fmt.Errorf("finish delivery: %w", fleet.ErrUnavailable)
+	for _, tc := range []struct {
+		name  string
+		back  time.Duration
+		taken bool // the lock ran out meanwhile
+		want  string
+		err   error
+	}{
+		{"at once", 0, false, resultDone, nil},
+		{"after three seconds", 3 * time.Second, false, resultDone, nil},
+		{"after three seconds, and somebody else has it", 3 * time.Second, true, resultLost, nil},
+		{"too late", time.Minute, false, resultDone, fleet.ErrUnavailable},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), settleTimeout)
+				defer cancel()
+				start := time.Now()
+				got, err := (&Worker{}).finish(ctx, resultDone, func() (bool, error) {
+					if time.Since(start) < tc.back {
+						return false, away
+					}
+					return !tc.taken, nil
+				})
+				if got != tc.want || !errors.Is(err, tc.err) {
+					t.Errorf("finish = %q, %v, want %q, %v", got, err, tc.want, tc.err)
+				}
+			})
+		})
+	}
 }

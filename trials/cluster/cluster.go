@@ -38,6 +38,9 @@ type Cluster struct {
 	Admin    string // an admin key
 	DB       *sql.DB
 	Numbers  []*Number
+	// Refused, if set before the first Send, is told of every request that was not accepted: a *RefusedError, or the
+	// error of a request that got no answer. It may be called by several goroutines at once.
+	Refused func(error)
 
 	o    Options
 	env  []string

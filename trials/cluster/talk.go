@@ -31,6 +31,9 @@ func (c *Cluster) Send(ctx context.Context, n *Number, text string) (id string, 
 			c.mu.Unlock()
 			return msg.MessageID, attempts, nil
 		}
+		if c.Refused != nil {
+			c.Refused(err)
+		}
 		pause := 50 * time.Millisecond
 		if refused, ok := errors.AsType[*RefusedError](err); ok {
 			again := refused.Status >= 500 || refused.Status == http.StatusTooManyRequests || refused.Code == "IDEMPOTENCY_IN_PROGRESS"
