@@ -174,8 +174,8 @@ func TestEveryEventSaysWhoseItIsAndWhereItStands(t *testing.T) {
 			if err := json.Unmarshal(body, &env); err != nil {
 				t.Fatal(err)
 			}
-			want := map[string]any{"id": string(ev.ID), "event": string(kind), "orgId": "org-a", "seq": float64(7), "timestamp": "2026-01-02T03:04:05.678Z"}
-			for key, value := range map[string]string{"sessionId": string(ev.SessionID), "conversationId": string(ev.ConversationID)} {
+			want := map[string]any{"id": string(ev.ID), "event": string(kind), "seq": float64(7), "timestamp": "2026-01-02T03:04:05.678Z"}
+			for key, value := range map[string]string{"orgId": string(ev.OrgID), "sessionId": string(ev.SessionID), "conversationId": string(ev.ConversationID)} {
 				if value == "" {
 					want[key] = nil
 				} else {

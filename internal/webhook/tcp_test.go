@@ -68,6 +68,9 @@ func TestAWrongCertificateIsAFailureAndNothingIsSent(t *testing.T) {
 	if hits.Load() != 0 {
 		t.Errorf("%d requests went to a server with a certificate that nobody signed", hits.Load())
 	}
+	if _, err := s.DB().Exec(t.Context(), `UPDATE deliveries SET due_at = 1`); err != nil { // its pause is another test's
+		t.Fatal(err)
+	}
 	run(t, tcpOptions(t, s, "w2", ClientOptions{RootCAs: roots}))
 	settled(t, s, func(d fleet.Delivery) bool { return d.Status == fleet.DeliveryDone })
 }

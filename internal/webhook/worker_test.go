@@ -33,7 +33,7 @@ func TestAnEventReachesItsEndpointSignedAndNobodyElse(t *testing.T) {
 		endpoint(t, w.s, fleet.Endpoint{OrgID: "org-a", URL: "http://a-status.example/", Events: []fleet.EventKind{fleet.EventMessageStatus}})
 		endpoint(t, w.s, fleet.Endpoint{OrgID: "org-b", URL: "http://b.example/"})
 		endpoint(t, w.s, fleet.Endpoint{Scope: fleet.ScopeOperator, URL: "http://operator.example/"})
-		rotated, err := w.s.RotateSecret(t.Context(), "org-a", e.ID, time.Hour)
+		rotated, err := w.s.RotateSecret(t.Context(), "org-a", e.ID, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +75,7 @@ func TestAnEventReachesItsEndpointSignedAndNobodyElse(t *testing.T) {
 
 		// The old secret ends, a failure is logged, and no secret is in any line.
 		w.rx.on("a.example", always(500))
-		pass(2 * time.Hour)
+		pass(2 * time.Minute)
 		say(t, w.s, a, contact(1), "tudo bem")
 		pass(2 * time.Second)
 		q = w.rx.requests("a.example")[1]
@@ -123,10 +123,14 @@ func TestADeadEndpointEndsInADeadLetterThatCanBeReplayed(t *testing.T) {
 		w.rx.on("a.example", always(504))
 		o := w.options("w1")
 		o.Poll = 10 * time.Minute
-		run(t, o)
+		stop := run(t, o)
 		start := time.Now()
 		id := say(t, w.s, a, contact(1), "x")
-		pass(4 * 24 * time.Hour)
+		pass(3 * time.Hour)
+		stop() // its age counts, not who was there to see it
+		pass(MaxAge - 9*time.Hour)
+		run(t, o)
+		pass(12 * time.Hour)
 		got := w.rx.requests("a.example")
 		for i := 1; i < min(len(got), breakerThreshold); i++ {
 			gap, step := got[i].at.Sub(got[i-1].at), steps[i-1]
@@ -176,12 +180,12 @@ func TestADeliveryThatFailsAloneIsGivenUpAfterMaxTries(t *testing.T) {
 			}
 		})
 		o := w.options("w1")
-		o.Poll = 10 * time.Minute
+		o.Poll = 30 * time.Minute
 		run(t, o)
 		say(t, w.s, a, contact(1), "poison")
-		for range 3 * 24 {
+		for range 3 * 12 {
 			say(t, w.s, a, contact(2), "others")
-			pass(time.Hour)
+			pass(2 * time.Hour)
 		}
 		dead := deliveries(t, w.s, store.DeliveryQuery{Status: fleet.DeliveryDead})
 		if len(dead) != 1 || dead[0].Attempts != MaxTries {
@@ -222,7 +226,7 @@ func TestASlowEndpointHoldsUpNobodyElse(t *testing.T) {
 		if len(got) != 40 {
 			t.Errorf("beside two slow endpoints %d of 40 got through within %v", len(got), time.Since(start))
 		}
-		pass(10 * time.Minute)
+		pass(2 * time.Minute)
 		most := 0
 		for len(inside) > 0 {
 			most = max(most, <-inside)
@@ -275,7 +279,7 @@ func TestGoneDisablesTheEndpointAndTellsOperators(t *testing.T) {
 		run(t, w.options("w1"))
 		say(t, w.s, a, contact(1), "x")
 		say(t, w.s, a, contact(1), "y")
-		pass(time.Hour)
+		pass(time.Minute)
 		if n := len(w.rx.requests("a.example")); n != 1 {
 			t.Errorf("an endpoint that is gone got %d requests, want 1", n)
 		}
@@ -298,19 +302,35 @@ func TestFiveDaysOfFailureDisableAnEndpoint(t *testing.T) {
 		w.rx.on("a.example", always(500))
 		o := w.options("w1")
 		o.Poll = 10 * time.Minute
-		run(t, o)
-		for day := range 5 {
-			say(t, w.s, a, contact(day), "x")
+		disabled := func() bool {
+			t.Helper()
 			got, err := w.s.GetEndpoint(t.Context(), "", e.ID)
-			if err != nil || got.Disabled {
-				t.Fatalf("day %d: disabled = %v, %v, want it enabled", day, got.Disabled, err)
+			if err != nil || got.Disabled && got.DisabledWhy != store.DisabledFailing {
+				t.Fatalf("endpoint = %+v, %v", got, err)
 			}
-			pass(24 * time.Hour)
+			return got.Disabled
 		}
-		say(t, w.s, a, contact(5), "x")
-		pass(12 * time.Hour)
-		if got, err := w.s.GetEndpoint(t.Context(), "", e.ID); err != nil || !got.Disabled || got.DisabledWhy != store.DisabledFailing {
-			t.Errorf("after five and a half days: disabled = %v %q, %v, want failing", got.Disabled, got.DisabledWhy, err)
+		try := func() {
+			t.Helper()
+			before := len(w.rx.requests("a.example"))
+			stop := run(t, o)
+			say(t, w.s, a, contact(before), "x")
+			pass(30 * time.Minute)
+			stop()
+			if len(w.rx.requests("a.example")) == before {
+				t.Error("the endpoint was not asked")
+			}
+		}
+		try()
+		pass(DisableAfter - 90*time.Minute) // nobody runs meanwhile: what counts is since when it fails
+		try()
+		if disabled() {
+			t.Error("the endpoint is disabled before its five days are over")
+		}
+		pass(30 * time.Minute)
+		try()
+		if !disabled() {
+			t.Error("after five days of failure the endpoint is still enabled")
 		}
 	})
 }
@@ -393,7 +413,7 @@ func TestOrderIsKeptPerConversationThroughFailures(t *testing.T) {
 		for i := range 150 {
 			say(t, w.s, a, contact(i%3), fmt.Sprint(i))
 		}
-		pass(20 * time.Minute)
+		pass(5 * time.Minute)
 		seq := map[string]int64{}
 		total := 0
 		for _, q := range w.rx.requests("a.example") {
@@ -427,7 +447,7 @@ func TestAHeadThatOnlyItselfFailsStepsAside(t *testing.T) {
 				}
 			}
 		})
-		run(t, w.options("w1"))
+		stop := run(t, w.options("w1"))
 		start := time.Now()
 		poison := say(t, w.s, a, contact(1), "poison")
 		say(t, w.s, a, contact(1), "behind it")
@@ -447,6 +467,10 @@ func TestAHeadThatOnlyItselfFailsStepsAside(t *testing.T) {
 			t.Errorf("the one behind came after %v, want %v", at, StepAside)
 		}
 		close(healed)
+		stop()
+		o := w.options("w2")
+		o.Poll = 5 * time.Minute
+		run(t, o)
 		pass(time.Hour)
 		got := w.rx.requests("a.example")
 		var last request
@@ -468,7 +492,7 @@ func TestNobodyStepsAsideWhileTheEndpointIsDown(t *testing.T) {
 		endpoint(t, w.s, fleet.Endpoint{OrgID: "org-a", URL: "http://a.example/"})
 		w.rx.on("a.example", always(503))
 		o := w.options("w1")
-		o.Poll = 10 * time.Second
+		o.Poll = time.Minute
 		run(t, o)
 		for range 3 {
 			say(t, w.s, a, contact(1), "x")
