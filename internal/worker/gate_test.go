@@ -14,6 +14,7 @@ type gate struct {
 	mu   sync.Mutex
 	hold chan struct{} // nil: calls pass
 	err  error
+	only string // err is for statements with this in them; "" = for every call
 	lose string // the transaction that runs a statement with this in it …
 	lost bool   // … commits, and nobody hears of it
 	full bool   // the disk is: the file can't grow
@@ -47,6 +48,13 @@ func (g *gate) untripped() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.trip.left > 0
+}
+
+// failOnly makes the statements with this in them fail until fail is called.
+func (g *gate) failOnly(statement string, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.only, g.err = statement, err
 }
 
 func (g *gate) setSlow(d time.Duration) {
@@ -117,7 +125,7 @@ func (g *gate) freeze() {
 func (g *gate) fail(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.err = err
+	g.only, g.err = "", err
 	if g.hold != nil {
 		close(g.hold)
 		g.hold = nil
@@ -136,6 +144,9 @@ func (g *gate) open() {
 func (g *gate) failing() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.only != "" {
+		return nil
+	}
 	return g.err
 }
 
@@ -144,6 +155,9 @@ func (g *gate) pass(ctx context.Context, q string) error {
 	for {
 		g.mu.Lock()
 		hold, err, slow := g.hold, g.err, g.slow
+		if !strings.Contains(q, g.only) {
+			err = nil
+		}
 		g.mu.Unlock()
 		if slow > 0 {
 			select {

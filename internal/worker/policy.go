@@ -17,6 +17,7 @@ const (
 	conflictLimit = 4 // replaced so often within the window: park
 	conflictSpan  = 15 * time.Minute
 	probeOutdated = 5 * time.Minute  // a refused client version is tried again slowly
+	banUnsaid     = time.Hour        // a temporary ban of which WhatsApp doesn't say how long it lasts
 	banMargin     = 10 * time.Second // after a temporary ban's end, so as not to be early by a clock's error
 	dropGrace     = 20 * time.Second // a drop that heals within it is told to nobody
 )
@@ -56,7 +57,7 @@ func (h *history) after(end wa.End, stable bool, now time.Time) verdict {
 	case wa.ReasonBanned:
 		return verdict{state: fleet.ObservedBanned, park: true, loud: true}
 	case wa.ReasonTempBanned:
-		return verdict{state: fleet.ObservedTempBanned, delay: end.Expire + banMargin, loud: true}
+		return verdict{state: fleet.ObservedTempBanned, delay: banned(end) + banMargin, loud: true}
 	case wa.ReasonClientOutdated:
 		return verdict{state: fleet.ObservedClientOutdated, delay: jitter(probeOutdated), loud: true}
 	case wa.ReasonStore:
@@ -64,6 +65,14 @@ func (h *history) after(end wa.End, stable bool, now time.Time) verdict {
 	default:
 		return h.again(fleet.ObservedReconnecting)
 	}
+}
+
+// banned is how long a temporary ban lasts.
+func banned(end wa.End) time.Duration {
+	if end.Expire > 0 {
+		return end.Expire
+	}
+	return banUnsaid
 }
 
 // conflict: another socket holds the same keys although the lease is ours, so the copy is outside

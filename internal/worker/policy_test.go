@@ -33,6 +33,7 @@ func TestEveryEndHasAStateAndARule(t *testing.T) {
 		{wa.End{Reason: wa.ReasonLocked, Code: 403}, fleet.ObservedLocked, true, true, 0, 0},
 		{wa.End{Reason: wa.ReasonBanned, Code: 406}, fleet.ObservedBanned, true, true, 0, 0},
 		{wa.End{Reason: wa.ReasonTempBanned, Code: 101, Expire: time.Hour}, fleet.ObservedTempBanned, false, true, time.Hour, time.Hour + time.Minute},
+		{wa.End{Reason: wa.ReasonTempBanned, Code: 101}, fleet.ObservedTempBanned, false, true, time.Hour, time.Hour + time.Minute},
 		{wa.End{Reason: wa.ReasonClientOutdated, Code: 405}, fleet.ObservedClientOutdated, false, true, 4 * time.Minute, 6 * time.Minute},
 	} {
 		t.Run(string(tc.end.Reason), func(t *testing.T) {

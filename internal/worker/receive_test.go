@@ -234,6 +234,10 @@ func TestASilentSocketIsReplacedAndNothingIsLost(t *testing.T) {
 			t.Errorf("a silent socket lived %v, want at most 90 s", d)
 		}
 		w.await("the message", func() bool { return w.came() == 1 })
+		w.sleep(30 * time.Second)
+		if n := w.came(); n != 1 {
+			t.Errorf("%d events for one message", n)
+		}
 		if w.row(s.ID).Observed != fleet.ObservedConnected {
 			t.Errorf("session is %s, want connected", w.row(s.ID).Observed)
 		}

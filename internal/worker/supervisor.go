@@ -250,7 +250,7 @@ func (v *supervisor) ended(ctx context.Context, end wa.End) {
 		Attempts: v.history.attempts, Announce: verdict.loud, Tell: verdict.tell,
 	}
 	if end.Reason == wa.ReasonTempBanned {
-		o.Until = time.Now().Add(end.Expire)
+		o.Until = time.Now().Add(banned(end))
 	}
 	if verdict.park {
 		v.parked = true

@@ -16,6 +16,7 @@ import (
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/inbound"
+	"github.com/wafleet/wafleet/internal/router"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/store/storetest"
 	"github.com/wafleet/wafleet/internal/testkit"
@@ -354,6 +355,22 @@ func (w *world) inbound() []fleet.Inbound {
 		out = append(out, m)
 	}
 	return out
+}
+
+// route asks the router for a session that sends now, and wants this refusal, "" for none.
+func (w *world) route(want string) fleet.SessionSlug {
+	w.t.Helper()
+	c, err := router.New(w.st).Route(w.t.Context(), w.org, fleet.Recipient{})
+	code := ""
+	if coded, ok := errors.AsType[*fleet.CodedError](err); ok {
+		code = coded.Code
+	} else if err != nil {
+		w.t.Fatal(err)
+	}
+	if code != want {
+		w.t.Errorf("Route = %q, %v, want %q; sessions %s", c.Session.Slug, err, want, w.describe())
+	}
+	return c.Session.Slug
 }
 
 // statuses returns the states that session.status events told, in order.
