@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/wafleet/wafleet/internal/wasim"
 )
@@ -191,7 +192,7 @@ func auditIn(r *Report, n *Number, in []inRow) {
 }
 
 // auditFrames joins what reached WhatsApp with the log of leases: every frame comes from whom the lease named, and none
-// under an epoch that a later login superseded.
+// under an epoch that a later claim or login superseded.
 func (c *Cluster) auditFrames(ctx context.Context, r *Report, log []wasim.Entry) error {
 	type term struct {
 		session string
@@ -200,16 +201,18 @@ func (c *Cluster) auditFrames(ctx context.Context, r *Report, log []wasim.Entry)
 	type claimed struct {
 		term
 		owner string
+		at    int64
 	}
-	claims, err := rows(ctx, c, `SELECT session_id, epoch, owner FROM lease_log`, func(scan func(...any) error) (l claimed, err error) {
-		return l, scan(&l.session, &l.epoch, &l.owner)
+	claims, err := rows(ctx, c, `SELECT session_id, epoch, owner, at FROM lease_log`, func(scan func(...any) error) (l claimed, err error) {
+		return l, scan(&l.session, &l.epoch, &l.owner, &l.at)
 	})
 	if err != nil {
 		return err
 	}
-	owner := map[term]string{}
+	owner, next := map[term]string{}, map[term]time.Time{} // who was named, and when the epoch was superseded
 	for _, l := range claims {
 		owner[l.term] = l.owner
+		next[term{l.session, l.epoch - 1}] = time.UnixMilli(l.at)
 	}
 	newest := map[string]int64{}
 	for _, e := range log {
@@ -217,17 +220,22 @@ func (c *Cluster) auditFrames(ctx context.Context, r *Report, log []wasim.Entry)
 		switch {
 		case e.Kind == wasim.KindStream && e.Type == "replaced":
 			r.found(Met, "%+v", e)
-		case e.Kind == wasim.KindIgnored || e.Kind == wasim.KindFailure:
-			r.found(Stale, "%+v", e)
-		case !fromClient:
+			continue
+		case e.Kind != wasim.KindIgnored && e.Kind != wasim.KindFailure && !fromClient:
 			continue
 		}
 		r.Frames++
-		if want := owner[term{e.SessionID, e.Epoch}]; e.SessionID == "" || e.Worker != want {
+		t := term{e.SessionID, e.Epoch}
+		over, superseded := next[t]
+		switch want := owner[t]; {
+		case e.Kind == wasim.KindIgnored || e.Kind == wasim.KindFailure:
+			r.found(Stale, "%+v", e)
+		case e.SessionID == "" || e.Worker != want:
 			r.found(Stale, "%s of session %q at epoch %d is from %q, want %q: %+v", e.Kind, e.SessionID, e.Epoch, e.Worker, want, e)
-		}
-		if e.Epoch < newest[e.SessionID] && e.Kind != wasim.KindStream {
+		case e.Epoch < newest[e.SessionID]:
 			r.found(Stale, "%s under epoch %d after a login under epoch %d: %+v", e.Kind, e.Epoch, newest[e.SessionID], e)
+		case superseded && e.At.Sub(over) > lateFrame:
+			r.found(Stale, "%s under epoch %d, %s after the next was claimed: %+v", e.Kind, e.Epoch, e.At.Sub(over), e)
 		}
 		if e.Kind == wasim.KindLogin {
 			newest[e.SessionID] = max(newest[e.SessionID], e.Epoch)
@@ -235,6 +243,10 @@ func (c *Cluster) auditFrames(ctx context.Context, r *Report, log []wasim.Entry)
 	}
 	return nil
 }
+
+// lateFrame is how much later than its last fenced statement a frame may be in the simulator's log. Leases that ran out
+// are no question: their owner stops a margin earlier. One that was taken early is.
+const lateFrame = 500 * time.Millisecond
 
 // rank orders the statuses of a message that goes well.
 var rank = map[string]int{"queued": 1, "sending": 2, "sent": 3, "delivered": 4, "read": 5, "played": 6}

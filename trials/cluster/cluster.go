@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -94,7 +95,7 @@ func Start(ctx context.Context, o Options) (c *Cluster, err error) {
 }
 
 func (c *Cluster) startSim(ctx context.Context) (string, error) {
-	p, err := c.spawn("sim", c.env, "sim", "--listen=127.0.0.1:0")
+	p, err := c.spawn("sim", c.o.Binary, c.env, "sim", "--listen=127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}
@@ -131,7 +132,7 @@ func (c *Cluster) startSeparate(ctx context.Context) (err error) {
 		return err
 	}
 	c.DB.SetMaxOpenConns(4)
-	start := func(name string, args ...string) error { return c.begin(name, nil, args...) }
+	start := func(name string, args ...string) error { return c.begin(name, c.o.Binary, nil, args...) }
 	err = errors.Join(start("api", "api"), start("webhooks", "webhooks"), start("scheduler", "scheduler"))
 	for i := range c.o.Workers {
 		name := fmt.Sprintf("w%d", i+1)
@@ -160,7 +161,7 @@ func (c *Cluster) Run(ctx context.Context, name string, args ...string) error {
 
 // RunWith is Run with more of an environment, for this start only.
 func (c *Cluster) RunWith(ctx context.Context, name string, env []string, args ...string) error {
-	if err := c.begin(name, env, args...); err != nil {
+	if err := c.begin(name, c.o.Binary, env, args...); err != nil {
 		return err
 	}
 	return c.ready(ctx, name)
@@ -175,16 +176,24 @@ func (c *Cluster) Restart(ctx context.Context, name string, env ...string) error
 	return c.RunWith(ctx, name, env, args...)
 }
 
-func (c *Cluster) begin(name string, env []string, args ...string) error {
+// Begin starts a process that has ended again, from another binary if one is named, and waits for nothing.
+func (c *Cluster) Begin(name, binary string, env ...string) error {
+	c.mu.Lock()
+	args := c.args[name]
+	c.mu.Unlock()
+	return c.begin(name, cmp.Or(binary, c.o.Binary), env, args...)
+}
+
+func (c *Cluster) begin(name, binary string, env []string, args ...string) error {
 	c.mu.Lock()
 	c.args[name] = args
 	c.mu.Unlock()
-	_, err := c.spawn(name, append(slices.Clone(c.env), env...), append(slices.Clone(args), "--simulator="+c.Sim)...)
+	_, err := c.spawn(name, binary, append(slices.Clone(c.env), env...), append(slices.Clone(args), "--simulator="+c.Sim)...)
 	return err
 }
 
-func (c *Cluster) spawn(name string, env []string, args ...string) (*Process, error) {
-	p, err := StartProcess(ProcessOptions{Path: c.o.Binary, Args: args, Env: env, Log: filepath.Join(c.o.Dir, name+".log"), Dir: c.o.Dir})
+func (c *Cluster) spawn(name, binary string, env []string, args ...string) (*Process, error) {
+	p, err := StartProcess(ProcessOptions{Path: binary, Args: args, Env: env, Log: filepath.Join(c.o.Dir, name+".log"), Dir: c.o.Dir})
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}

@@ -179,6 +179,41 @@ func (c *Cluster) Fault(ctx context.Context, number string, fault map[string]any
 	return c.simulator(ctx, http.MethodPut, "/sim/faults", map[string]any{"session": number, "fault": fault}, nil)
 }
 
+// Drop cuts the present connection of a number's session.
+func (c *Cluster) Drop(ctx context.Context, n *Number) error {
+	return c.simulator(ctx, http.MethodPost, "/sim/sessions/"+n.Own+"/1/drop", map[string]any{}, nil)
+}
+
+// Power switches a phone off or on: what comes for one that is off is neither read nor answered until it is on.
+func (c *Cluster) Power(ctx context.Context, phone string, on bool) error {
+	return c.simulator(ctx, http.MethodPost, "/sim/phones/"+phone+"/power", map[string]bool{"on": on}, nil)
+}
+
+// InFlight returns nil if a message of the number was relayed by WhatsApp and its sender does not know it yet: the row
+// says "sending", and the frame is in the log.
+func (c *Cluster) InFlight(ctx context.Context, n *Number) error {
+	waiting, err := rows(ctx, c, `SELECT s.slug, m.wa_id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.status = 'sending' AND m.outcome = ''`,
+		func(scan func(...any) error) (row struct{ slug, waID string }, err error) {
+			return row, scan(&row.slug, &row.waID)
+		})
+	if err != nil {
+		return err
+	}
+	for _, m := range waiting {
+		if m.slug != n.Slug {
+			continue
+		}
+		frames, err := c.Log(ctx, 0, "&dir="+wasim.DirIn+"&kind="+wasim.KindMessage+"&id="+m.waID)
+		if err != nil {
+			return err
+		}
+		if len(frames) > 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("no message of %s is in flight", n.Slug)
+}
+
 // Log reads the simulator's log from an entry on; query narrows it, for example "&kind=decrypted".
 func (c *Cluster) Log(ctx context.Context, after int64, query string) ([]wasim.Entry, error) {
 	var all []wasim.Entry
