@@ -52,6 +52,16 @@ fuzz: mend ## Run every fuzz target for FUZZTIME (10s)
 simulate: mend ## Run the gateway in one bubble under SEEDS (100) plans of faults from FROM (1), and catch planted bugs (PLANTS= for none)
 	@MODFILE=$(abspath $(SIM)) SEEDS=$(SEEDS) FROM=$(FROM) scripts/simulate
 
+.PHONY: crash
+crash: ## kill -9 of every process in a storm, KILLS (50) moments, then planted bugs (SEED, SESSIONS, PHASES; docs/trials.md)
+	@scripts/need postgres redis
+	@$(GO) run ./trials/crash
+
+.PHONY: stale
+stale: ## Freeze a worker until another owns its sessions, wake it, then the same with planted bugs (RUNS; docs/trials.md)
+	@scripts/need postgres redis
+	@$(GO) run ./trials/stale
+
 .PHONY: bench-send
 bench-send: ## Sends per second beside the bare library (MESSAGES, SESSIONS, DATABASE, ROUNDS)
 	@scripts/need postgres redis

@@ -66,7 +66,8 @@ func (t *Term) Err() error {
 // stands still while a machine is suspended.
 func past(t time.Time) bool {
 	now := time.Now()
-	return !plant.NoLastGate && !now.Before(t) || !now.Round(0).Before(t.Round(0))
+	over := !now.Before(t) || !now.Round(0).Before(t.Round(0))
+	return over && !plant.NoLastGate
 }
 
 // Lose ends the term for good: for who finds out first that it is over, such as a write whose fence
