@@ -465,3 +465,40 @@ func TestSIGTERMStopsUpInOrder(t *testing.T) {
 		})
 	}
 }
+
+func TestWebhooksSurviveARestartAndNoSettingReplacesThem(t *testing.T) {
+	dir := t.TempDir()
+	first := start(t, []string{"WEBHOOK_ALLOW_PRIVATE=true"}, upArgs(dir)...)
+	key := first.find(`admin key, shown this once: (wfa_\S+)`)
+	first.waitReady()
+	post(t, first.find(apiURL)+"/api/admin/organizations", key, `{"orgId":"org-a","label":"A"}`)
+	post(t, first.find(apiURL)+"/api/admin/endpoints", key, `{"orgId":"org-a","url":"http://127.0.0.1:9/theirs"}`)
+	if code := first.stop(); code != exitOK {
+		t.Errorf("stopped with %d:\n%s", code, first.errs.String())
+	}
+	second := start(t, []string{"WEBHOOK_URL=http://127.0.0.1:9/ours", "WEBHOOKS=http://127.0.0.1:9/ours"}, upArgs(dir)...)
+	second.waitReady()
+	status, body := get(t, second.find(apiURL)+"/api/admin/endpoints", key)
+	if status != http.StatusOK || strings.Count(body, `"url":`) != 1 || !strings.Contains(body, `"url":"http://127.0.0.1:9/theirs"`) {
+		t.Errorf("after a restart the endpoints are %d %s, want the one of before", status, body)
+	}
+}
+
+func post(t *testing.T, url, key, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+key)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusCreated {
+		answer, _ := io.ReadAll(resp.Body)
+		t.Fatalf("POST %s = %d %s", url, resp.StatusCode, answer)
+	}
+}

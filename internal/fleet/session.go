@@ -41,6 +41,12 @@ const (
 	ObservedFailed         Observed = "failed"
 )
 
+// Reasons that say more of a logout than that it came.
+const (
+	ReasonAfterSend = "logged_out_after_send" // within seconds of a frame
+	ReasonUnhealthy = "unhealthy_identity"    // that for the second time: linking it anew will hardly help
+)
+
 // NeedsPerson reports whether only a person can end this state: no automatic dial follows it.
 func (o Observed) NeedsPerson() bool {
 	switch o {

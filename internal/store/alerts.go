@@ -16,6 +16,12 @@ const (
 	alertRest   = time.Hour       // then nothing is told for so long: one alert and not a page per number
 )
 
+// When a logout is taken for WhatsApp's answer to a send.
+const (
+	afterSend     = 10 * time.Second
+	unhealthySpan = 30 * 24 * time.Hour
+)
+
 // TellLogouts writes one fleet.alert when WhatsApp ended many logins within minutes, and none for an
 // hour after it. Logouts that somebody asked for don't count. It returns how many alerts it wrote.
 func (s *Store) TellLogouts(ctx context.Context) (told int, err error) {
@@ -51,4 +57,25 @@ func (s *Store) TellLogouts(ctx context.Context) (told int, err error) {
 		return 0, fmt.Errorf("look for a burst of logouts: %w", err)
 	}
 	return told, nil
+}
+
+// LogoutReason looks at what preceded a logout by WhatsApp: fleet.ReasonAfterSend when a frame left
+// within the last seconds, fleet.ReasonUnhealthy when that is so for the second time within weeks, and
+// "" when nothing was sent.
+func (s *Store) LogoutReason(ctx context.Context, session fleet.SessionID) (string, error) {
+	var sent, before bool
+	err := s.row(ctx, `SELECT EXISTS (SELECT 1 FROM attempts WHERE session_id = $1 AND at > @now@ - $2),
+			EXISTS (SELECT 1 FROM events WHERE stream = $1 AND kind = $3 AND created_at > @now@ - $4 AND data LIKE $5)`,
+		session, afterSend.Milliseconds(), string(fleet.EventSessionStatus), unhealthySpan.Milliseconds(),
+		`%"reason":"`+fleet.ReasonAfterSend+`"%`).Scan(&sent, &before)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("look at what preceded the logout of session %s: %w", session, unavailable(err))
+	case !sent:
+		return "", nil
+	case before:
+		return fleet.ReasonUnhealthy, nil
+	default:
+		return fleet.ReasonAfterSend, nil
+	}
 }

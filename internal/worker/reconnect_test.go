@@ -303,3 +303,58 @@ func TestABurstOfLogoutsIsOneAlertAndLeavesOtherSessionsAlone(t *testing.T) {
 		}
 	})
 }
+
+// A logout in answer to a send moves nothing to another number: the frame may have arrived. The second
+// one in answer to a send says that the number itself is the trouble.
+func TestALogoutUponASendMovesNothingAndIsToldApart(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.start("w1")
+		s, other := w.paired(number1), w.paired(number2)
+		w.sim.Phone(person1)
+		w.sim.SetFault(wasim.Scope{Session: number1}, wasim.Fault{DropAcks: true})
+		var sent []fleet.MessageID
+		for i, want := range []string{fleet.ReasonAfterSend, fleet.ReasonUnhealthy} {
+			id := w.send(s, person1, fmt.Sprint("hello ", i))
+			sent = append(sent, id)
+			w.await("a frame", func() bool { return len(w.frames(w.message(id).WAID)) > 0 })
+			device := w.sim.Phone(number1).Devices()[0]
+			if err := w.sim.Phone(number1).Unlink(device); err != nil {
+				t.Fatal(err)
+			}
+			w.await("the logout", func() bool { return w.row(s.ID).Observed == fleet.ObservedLoggedOut })
+			if got := w.row(s.ID).Reason; got != want {
+				t.Errorf("logout %d upon a send is called %q, want %q", i+1, got, want)
+			}
+			if got := w.route(""); got != other.Slug {
+				t.Errorf("Route = %q, want the other number %q", got, other.Slug)
+			}
+			w.sleep(2 * time.Minute)
+			if r := w.row(s.ID); r.Observed != fleet.ObservedLoggedOut {
+				t.Errorf("two minutes after the logout the session is %s, want logged_out", r.Observed)
+			}
+			if i == 0 {
+				w.command(s.ID, fleet.CommandPair, `{"method":"qr"}`)
+				w.await("a QR code", func() bool { return w.row(s.ID).Pairing.QR != "" })
+				if err := w.sim.Phone(number1).ScanQR(t.Context(), w.row(s.ID).Pairing.QR); err != nil {
+					t.Fatal(err)
+				}
+				w.await("a login", func() bool { return w.row(s.ID).Observed == fleet.ObservedConnected })
+				w.sleep(20 * time.Second)
+			}
+		}
+		for _, id := range sent {
+			m := w.message(id)
+			if m.SessionID != s.ID || m.Status == fleet.StatusFailed {
+				t.Errorf("message %s is %s on %s, want unknown or settled on its own session", id, m.Status, m.SessionID)
+			}
+			for _, e := range w.frames(m.WAID) {
+				if e.Session != number1 {
+					t.Errorf("a frame of the message left from another number: %+v", e)
+				}
+			}
+		}
+		if got := w.texts(person1); len(got) != 2 {
+			t.Errorf("the person sees %q, want both messages once", got)
+		}
+	})
+}

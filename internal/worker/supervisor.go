@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -256,6 +257,7 @@ func (v *supervisor) ended(ctx context.Context, end wa.End) {
 		v.parked = true
 		if verdict.state == fleet.ObservedLoggedOut {
 			o.State = v.unpairedState()
+			o.Reason = v.logoutReason(ctx, o.Reason)
 		}
 		v.observe(ctx, o)
 		return
@@ -263,6 +265,17 @@ func (v *supervisor) ended(ctx context.Context, end wa.End) {
 	o.RetryAt = time.Now().Add(verdict.delay)
 	v.observe(ctx, o)
 	v.retry.Reset(verdict.delay)
+}
+
+// logoutReason says more of a logout than reason, if it came upon a send.
+func (v *supervisor) logoutReason(ctx context.Context, reason string) string {
+	sctx, cancel := bounded(ctx)
+	defer cancel()
+	more, err := v.w.o.Store.LogoutReason(sctx, v.id)
+	if err != nil {
+		v.log.WarnContext(ctx, "what preceded a logout can't be read", slog.Any("err", err))
+	}
+	return cmp.Or(more, reason)
 }
 
 // ready: the generation logged in.
