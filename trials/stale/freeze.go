@@ -111,7 +111,7 @@ func (t *trial) freeze(ctx context.Context, binary, plant string) (*verdict, err
 	}
 	t.say("%s planted: %d frames of a superseded owner, %d lost, %d doubled, terms ended after %s%s", plant, v.stale, v.lost, v.doubled,
 		v.learned.Round(time.Millisecond), strings.Join(append([]string{""}, v.unmet...), "; "))
-	if plant == none && v.wrong() > 0 || v.stale > 0 {
+	if plant == none && v.wrong() > 0 {
 		t.say("%s", r)
 	}
 	return v, nil
