@@ -117,7 +117,7 @@ func (t *trial) say(format string, args ...any) {
 func (t *trial) start(ctx context.Context, binary, plant string, sessions int) (*cluster.Cluster, error) {
 	name := strings.NewReplacer("-", "_", ",", "_").Replace(plant)
 	dir := filepath.Join(t.dir, name)
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	if err := os.Mkdir(dir, 0o700); err != nil { //nolint:gosec // RUNS names it, and who runs this
 		return nil, err
 	}
 	db, err := t.pg.CreateDatabase(ctx, name)
