@@ -70,7 +70,7 @@ func (w *world) dayOff() {
 		s.end()
 	}
 	pause(fleet.UnconfirmedAfter)
-	w.keepGates()
+	w.gates = w.allGates()
 	w.up()
 	for deadline := time.Now().Add(5 * time.Minute); w.undecided() > 0 && time.Now().Before(deadline); {
 		pause(5 * time.Second)
@@ -92,18 +92,21 @@ func (w *world) number(q string) (n int) {
 	return n
 }
 
-// keepGates remembers what the gates of ending slots have seen.
-func (w *world) keepGates() {
+// allGates are those of every life of every process.
+func (w *world) allGates() []*gate {
+	all := slices.Clone(w.gates)
 	for _, s := range w.slots {
-		w.gates = append(w.gates, s.gates...)
+		s.mu.Lock()
+		all = append(all, s.gates...)
+		s.mu.Unlock()
 	}
+	return all
 }
 
 // statements counts what all processes with a gate asked of the database, by kind.
 func (w *world) statements() map[string]int {
-	w.keepGates()
 	total := map[string]int{}
-	for _, g := range w.gates {
+	for _, g := range w.allGates() {
 		g.set(func() {
 			for kind := range maps.Keys(g.seen) {
 				total[kind] += g.seen[kind]

@@ -182,7 +182,7 @@ func (w *world) checkFrames(messages []fleet.Message) {
 	}
 }
 
-// checkEpochs: once a session was claimed under an epoch, nothing comes from an earlier one.
+// checkEpochs: once a session was claimed under an epoch, nothing comes from an earlier one, neither a frame nor a write.
 func (w *world) checkEpochs() {
 	for _, n := range w.sessions {
 		history, err := w.st.LeaseHistory(w.t.Context(), n.id)
@@ -205,6 +205,25 @@ func (w *world) checkEpochs() {
 				w.problem("%s: %s %s %s of epoch %d from %s came %v after epoch %d began", n.name, e.Kind, e.Type, e.ID, e.Epoch, e.Worker, e.At.Sub(next), e.Epoch+1)
 			}
 		}
+		for _, g := range w.allGates() {
+			for _, v := range g.writes {
+				if next, ok := began[v.epoch+1]; ok && v.session == string(n.id) && v.at.After(next.Add(time.Millisecond)) {
+					w.problem("%s: %s wrote (%s) under epoch %d, %v after epoch %d began", n.name, g.owner, v.kind, v.epoch, v.at.Sub(next), v.epoch+1)
+				}
+			}
+		}
+		rows, err := w.st.DB().Query(w.t.Context(), `SELECT epoch, at, kind FROM attempts WHERE session_id=$1`, n.id)
+		w.must(err)
+		for rows.Next() {
+			var epoch, at int64
+			var kind string
+			w.must(rows.Scan(&epoch, &at, &kind))
+			if next, ok := began[epoch+1]; ok && time.UnixMilli(at).After(next.Add(time.Millisecond)) {
+				w.problem("%s: a frame (%s) was claimed under epoch %d after epoch %d began", n.name, kind, epoch, epoch+1)
+			}
+		}
+		w.must(rows.Err())
+		w.must(rows.Close())
 	}
 }
 

@@ -65,8 +65,8 @@ var faults = map[string]func(w *world, s step){
 		w.later(s.duration(0), func() { in.gate.thaw(); in.hold(false) })
 	}),
 	"no-store": onProcess(func(w *world, in *instance, s step) {
-		in.gate.freeze()
-		w.later(s.duration(0), in.gate.thaw)
+		in.gate.silence()
+		w.later(s.duration(0), in.gate.answer)
 	}),
 	"slow-store": onProcess(func(w *world, in *instance, s step) {
 		in.gate.set(func() { in.gate.slow = s.duration(0) })

@@ -16,14 +16,25 @@ import (
 // gate stands between one process and its database. It lets calls through, slows them, holds them, makes single ones
 // fail, or lets the process die between two of them.
 type gate struct {
-	died func(rest time.Duration) // told once, before the call that killed it returns; must not wait
+	owner string                   // as terms of this process name it
+	died  func(rest time.Duration) // told once, before the call that killed it returns; must not wait
 
-	mu    sync.Mutex // never held across anything that waits
-	hold  chan struct{}
-	slow  time.Duration // what a call takes
-	dead  bool
-	traps []*trap
-	seen  map[string]int // statements by kind
+	mu     sync.Mutex    // never held across anything that waits
+	frozen chan struct{} // the process stands still: what it was about to ask is asked when it goes on, however late
+	cut    chan struct{} // the database doesn't answer: who asks may give up
+	slow   time.Duration // what a call takes
+	dead   bool
+	traps  []*trap
+	seen   map[string]int // statements by kind
+	writes []fencedWrite
+}
+
+// fencedWrite is a statement under a term that changed something.
+type fencedWrite struct {
+	session string
+	epoch   int64
+	at      time.Time
+	kind    string
 }
 
 // trap waits for the n-th statement of a kind.
@@ -50,21 +61,23 @@ func (g *gate) set(f func()) {
 	f()
 }
 
-func (g *gate) freeze() {
-	g.set(func() {
-		if g.hold == nil && !g.dead {
-			g.hold = make(chan struct{})
-		}
-	})
+// freeze holds calls until they are let go: those of a process that stands still, or those to a database that does.
+func (g *gate) freeze()  { g.set(func() { g.shut(&g.frozen) }) }
+func (g *gate) silence() { g.set(func() { g.shut(&g.cut) }) }
+func (g *gate) thaw()    { g.set(func() { release(&g.frozen) }) }
+func (g *gate) answer()  { g.set(func() { release(&g.cut) }) }
+
+func (g *gate) shut(c *chan struct{}) {
+	if *c == nil && !g.dead {
+		*c = make(chan struct{})
+	}
 }
 
-func (g *gate) thaw() {
-	g.set(func() {
-		if g.hold != nil {
-			close(g.hold)
-			g.hold = nil
-		}
-	})
+func release(c *chan struct{}) {
+	if *c != nil {
+		close(*c)
+		*c = nil
+	}
 }
 
 // kill makes every later call fail without effect.
@@ -72,39 +85,49 @@ func (g *gate) kill(rest time.Duration) {
 	first := false
 	g.set(func() { first, g.dead = !g.dead, true })
 	g.thaw()
+	g.answer()
 	if first && g.died != nil {
 		g.died(rest)
 	}
 }
 
-// pass waits while the process is frozen. In an open transaction it waits for idle at most.
-func (g *gate) pass(ctx context.Context, idle <-chan time.Time) error {
+// pass waits while the process is frozen or the database silent. In an open transaction it waits for idle at most. The
+// context it returns is the one to go on with: time does not run out for a process that stands still.
+func (g *gate) pass(ctx context.Context, idle <-chan time.Time) (context.Context, error) {
 	for {
-		var hold chan struct{}
+		var frozen, cut chan struct{}
 		var slow time.Duration
 		dead := false
-		g.set(func() { hold, slow, dead = g.hold, g.slow, g.dead })
+		g.set(func() { frozen, cut, slow, dead = g.frozen, g.cut, g.slow, g.dead })
 		switch {
 		case dead:
-			return errGone
-		case hold == nil && slow > 0:
+			return ctx, errGone
+		case frozen != nil:
+			select {
+			case <-frozen:
+				ctx = context.WithoutCancel(ctx)
+			case <-idle:
+				return ctx, errIdle
+			}
+		case cut != nil:
+			select {
+			case <-cut:
+			case <-idle:
+				return ctx, errIdle
+			case <-ctx.Done():
+				return ctx, ctx.Err()
+			}
+		case slow > 0:
 			t := time.NewTimer(slow)
 			defer t.Stop()
 			select {
 			case <-t.C:
-				return nil
+				return ctx, nil
 			case <-ctx.Done():
-				return ctx.Err()
+				return ctx, ctx.Err()
 			}
-		case hold == nil:
-			return nil
-		}
-		select {
-		case <-hold:
-		case <-idle:
-			return errIdle
-		case <-ctx.Done():
-			return ctx.Err()
+		default:
+			return ctx, nil
 		}
 	}
 }
@@ -171,7 +194,8 @@ type gatedConnector struct {
 }
 
 func (c gatedConnector) Connect(ctx context.Context) (driver.Conn, error) {
-	if err := c.g.pass(ctx, nil); err != nil {
+	ctx, err := c.g.pass(ctx, nil)
+	if err != nil {
 		return nil, err
 	}
 	conn, err := c.Connector.Connect(ctx)
@@ -189,41 +213,64 @@ type gatedConn struct {
 }
 
 // before decides about one statement; the trap is for after it.
-func (c *gatedConn) before(ctx context.Context, q string) (*trap, error) {
+func (c *gatedConn) before(ctx context.Context, q string) (context.Context, *trap, error) {
+	var err error
 	if c.tx != nil {
-		if err := c.tx.alive(ctx); err != nil {
-			return nil, err
-		}
-	} else if err := c.g.pass(ctx, nil); err != nil {
-		return nil, err
+		ctx, err = c.tx.alive(ctx)
+	} else {
+		ctx, err = c.g.pass(ctx, nil)
+	}
+	if err != nil {
+		return ctx, nil, err
 	}
 	t := c.g.caught(q)
 	switch {
 	case t == nil:
-		return nil, nil //nolint:nilnil // no trap, no error
 	case !t.after:
-		return nil, c.g.spring(t)
+		return ctx, nil, c.g.spring(t)
 	case c.tx != nil:
-		c.tx.lose = t
-		return nil, nil //nolint:nilnil // the commit has it
+		c.tx.lose, t = t, nil // the commit's answer is lost
 	}
-	return t, nil
+	return ctx, t, nil
 }
 
 func (c *gatedConn) ExecContext(ctx context.Context, q string, a []driver.NamedValue) (driver.Result, error) {
-	t, err := c.before(ctx, q)
+	ctx, t, err := c.before(ctx, q)
 	if err != nil {
 		return nil, err
 	}
 	res, err := c.Conn.(driver.ExecerContext).ExecContext(ctx, q, a)
-	if err == nil && t != nil {
+	if err != nil {
+		return nil, err
+	}
+	c.note(q, a, res)
+	if t != nil {
 		return nil, c.g.spring(t)
 	}
-	return res, err
+	return res, nil
+}
+
+// note remembers a write whose first arguments are a term of this process. In a transaction it counts at the commit.
+func (c *gatedConn) note(q string, a []driver.NamedValue, res driver.Result) {
+	if n, err := res.RowsAffected(); len(a) < 3 || err != nil || n == 0 {
+		return
+	}
+	session, _ := a[0].Value.(string)
+	owner, _ := a[1].Value.(string)
+	epoch, ok := a[2].Value.(int64)
+	if !ok || owner != c.g.owner {
+		return
+	}
+	w := fencedWrite{session, epoch, time.Now(), kindOf(q)}
+	if c.tx != nil {
+		c.tx.writes = append(c.tx.writes, w)
+		return
+	}
+	c.g.set(func() { c.g.writes = append(c.g.writes, w) })
 }
 
 func (c *gatedConn) QueryContext(ctx context.Context, q string, a []driver.NamedValue) (driver.Rows, error) {
-	t, err := c.before(ctx, q)
+	ctx, t, err := c.before(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -244,16 +291,21 @@ func (c *gatedConn) QueryContext(ctx context.Context, q string, a []driver.Named
 }
 
 func (c *gatedConn) PrepareContext(ctx context.Context, q string) (driver.Stmt, error) {
-	if err := c.g.pass(ctx, nil); err != nil {
+	ctx, err := c.g.pass(ctx, nil)
+	if err != nil {
 		return nil, err
 	}
 	return c.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, q)
 }
 
-func (c *gatedConn) Ping(ctx context.Context) error { return c.g.pass(ctx, nil) }
+func (c *gatedConn) Ping(ctx context.Context) error {
+	_, err := c.g.pass(ctx, nil)
+	return err
+}
 
 func (c *gatedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
-	if err := c.g.pass(ctx, nil); err != nil {
+	ctx, err := c.g.pass(ctx, nil)
+	if err != nil {
 		return nil, err
 	}
 	tx, err := c.Conn.(driver.ConnBeginTx).BeginTx(ctx, o)
@@ -266,41 +318,45 @@ func (c *gatedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx,
 
 type gatedTx struct {
 	driver.Tx
-	c    *gatedConn
-	over error // the database has ended it
-	lose *trap
+	c      *gatedConn
+	over   error // the database has ended it
+	lose   *trap
+	writes []fencedWrite
 }
 
 // alive waits while the process is frozen, but ends the transaction where a database would.
-func (t *gatedTx) alive(ctx context.Context) error {
+func (t *gatedTx) alive(ctx context.Context) (context.Context, error) {
 	if t.over != nil {
-		return t.over
+		return ctx, t.over
 	}
 	idle := time.NewTimer(idleLimit)
 	defer idle.Stop()
-	err := t.c.g.pass(ctx, idle.C)
+	ctx, err := t.c.g.pass(ctx, idle.C)
 	if errors.Is(err, errIdle) {
 		t.over = errIdle
 		_ = t.Tx.Rollback() // the database does it, whatever the process wants
-		if held := t.c.g.pass(ctx, nil); held != nil {
-			return held
+		if _, held := t.c.g.pass(ctx, nil); held != nil {
+			return ctx, held
 		}
 	}
-	return err
+	return ctx, err
 }
 
 func (t *gatedTx) Commit() error {
-	ctx := context.Background() //nolint:usetesting // database/sql gives none
-	err := t.alive(ctx)
+	_, err := t.alive(context.Background()) //nolint:usetesting // database/sql gives no context
 	if err != nil {
 		_ = t.Rollback()
 		return err
 	}
 	t.c.tx = nil
-	if err = t.Tx.Commit(); err == nil && t.lose != nil {
-		err = t.c.g.spring(t.lose)
+	if err = t.Tx.Commit(); err != nil {
+		return err
 	}
-	return err
+	t.c.g.set(func() { t.c.g.writes = append(t.c.g.writes, t.writes...) })
+	if t.lose != nil {
+		return t.c.g.spring(t.lose)
+	}
+	return nil
 }
 
 // Rollback always takes effect: a database rolls back what a dead process left open.
