@@ -191,6 +191,7 @@ func TestKeyReplaysTheFirstAnswerWhateverHappenedSince(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.connect(fleet.ObservedReconnecting) // a new request would be refused now
+		w.o, w.bus = open(t, s)               // and the process was started anew
 		again, err := w.o.Accept(t.Context(), withKey("order-7"))
 		if err != nil || !again.Replayed {
 			t.Fatalf("Accept again = %+v, %v, want a replay", again, err)

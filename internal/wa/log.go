@@ -46,6 +46,8 @@ type waSink struct {
 	ctx context.Context //nolint:containedctx // the generation's lifetime: whatsmeow logs without one
 	// serverError is told the code when WhatsApp said that the problem is on its side.
 	serverError func(code int)
+	// took and answered see every stanza that is read and sent, before it goes on its way; nil: nobody looks.
+	took, answered func(n *waBinary.Node)
 	// lines being written; closed when Run returns, because whatsmeow's goroutines may linger.
 	lines tracker
 }
@@ -67,9 +69,14 @@ func (l *waLogger) Warnf(msg string, args ...any) {
 func (l *waLogger) Infof(msg string, args ...any)  { l.put(slog.LevelDebug, msg, args) }
 func (l *waLogger) Debugf(msg string, args ...any) { l.put(slog.LevelDebug, msg, args) }
 
-// Sub names a part of whatsmeow. Recv and Send print every stanza whole: they are cut off.
+// Sub names a part of whatsmeow. Recv and Send print every stanza whole: they are looked at and cut off.
 func (l *waLogger) Sub(module string) waLog.Logger {
-	if module == "Recv" || module == "Send" {
+	switch {
+	case module == "Recv" && l.took != nil:
+		return stanzaLog{waLog.Noop, l.took}
+	case module == "Send" && l.answered != nil:
+		return stanzaLog{waLog.Noop, l.answered}
+	case module == "Recv", module == "Send":
 		return waLog.Noop
 	}
 	if l.module != "" {

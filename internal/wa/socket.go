@@ -1,6 +1,7 @@
 package wa
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"go.mau.fi/whatsmeow"
+	waBinary "go.mau.fi/whatsmeow/binary"
 	"go.mau.fi/whatsmeow/store"
 	waLog "go.mau.fi/whatsmeow/util/log"
 
@@ -39,6 +41,8 @@ type Options struct {
 
 	Pair    *PairRequest
 	Handler Handler
+
+	maxInflight int // for tests; 0 = maxInflight
 }
 
 // SendWatch is what the fenced store saw of one send.
@@ -126,6 +130,7 @@ type Socket struct {
 	inbox chan note     // to Run's loop
 
 	lastName atomic.Pointer[string]
+	inflight inflight
 }
 
 // life is what exists while Run runs. The context is kept because it is the lifetime itself: whatsmeow's callbacks come
@@ -150,6 +155,7 @@ func NewSocket(o Options) *Socket {
 		log: o.Log.With(slog.String("session_id", string(o.Term.SessionID)),
 			slog.Int64("epoch", o.Term.Epoch), slog.Int64("generation", o.Generation)),
 	}
+	s.inflight.limit = cmp.Or(o.maxInflight, maxInflight)
 	s.offline.Store(true)
 	s.gate = newGate(o.Valid, func(err error) { s.finish(End{Reason: ReasonTermEnded, Err: err}) }, s.seen)
 	return s
@@ -216,7 +222,10 @@ func (s *Socket) run(parent context.Context) End {
 	media := o.Network.transport(s.gate.dialer(o.Network.dial, false))
 	defer main.CloseIdleConnections()
 	defer media.CloseIdleConnections()
-	sink := &waSink{log: s.log, ctx: ctx, serverError: func(code int) { s.post(note{serverError: code}) }}
+	sink := &waSink{
+		log: s.log, ctx: ctx, serverError: func(code int) { s.post(note{serverError: code}) },
+		took: func(n *waBinary.Node) { s.inflight.took(ctx, n) }, answered: s.inflight.answered,
+	}
 	defer func() { <-sink.lines.close() }()
 	l := &life{ctx: ctx, cancel: cancel, client: s.newClient(ctx, &waLogger{waSink: sink}, main, media)}
 	l.client.AddEventHandlerWithSuccessStatus(func(evt any) bool { return s.handle(l, evt) })

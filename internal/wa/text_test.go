@@ -1,11 +1,15 @@
 package wa
 
 import (
+	"context"
 	"testing"
 
 	"go.mau.fi/whatsmeow/proto/waE2E"
 	"go.mau.fi/whatsmeow/types"
+	"go.mau.fi/whatsmeow/types/events"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/wafleet/wafleet/internal/fleet"
 )
 
 func TestBuildTextRefusesWhatCanNotBeKept(t *testing.T) {
@@ -38,7 +42,6 @@ func TestOnlyPeopleAreHeard(t *testing.T) {
 		want         string
 	}{
 		{"5511900000001@s.whatsapp.net", false, false, ""},
-		{"123456789012345@lid", false, false, ""},
 		{"5511900000001@s.whatsapp.net", true, false, "own"},
 		{"120363000000000001@g.us", false, true, "group"},
 		{"status@broadcast", false, true, "status"},
@@ -47,9 +50,16 @@ func TestOnlyPeopleAreHeard(t *testing.T) {
 		{"867051314767696@bot", false, false, "other"},
 		{"5511900000001@msgr", false, false, "other"},
 	} {
-		i := &types.MessageInfo{MessageSource: types.MessageSource{Chat: j(tt.chat), IsFromMe: tt.fromMe, IsGroup: tt.grup}}
-		if got := foreign(i); got != tt.want {
+		i := types.MessageInfo{MessageSource: types.MessageSource{Chat: j(tt.chat), Sender: j("5511900000001@s.whatsapp.net"), IsFromMe: tt.fromMe, IsGroup: tt.grup}}
+		if got := foreign(&i); got != tt.want {
 			t.Errorf("foreign(%s, fromMe %v) = %q, want %q", tt.chat, tt.fromMe, got, tt.want)
+		}
+		// What is not heard reaches no handler, so nothing of it is stored, and WhatsApp gets its ack.
+		heard := 0
+		s := NewSocket(Options{Handler: Handler{Message: func(context.Context, fleet.Inbound) error { heard++; return nil }}})
+		acked := s.message(&life{ctx: t.Context()}, &events.Message{Info: i, RawMessage: say("hello")})
+		if !acked || heard == 1 != (tt.want == "") {
+			t.Errorf("a message in %s (fromMe %v): heard %d times, acked %v, want it heard only from people and always acked", tt.chat, tt.fromMe, heard, acked)
 		}
 	}
 }
