@@ -35,7 +35,7 @@ var arrows = map[string][]string{
 	"auth":    {"fleet", "seal", "store", "bus"},
 	"router":  {"fleet", "store", "ledger"},
 	"wa":      {"fleet", "plant"},
-	"webhook": {"fleet", "seal", "store", "bus"},
+	"webhook": {"fleet", "seal", "store", "bus", "plant"},
 	// L3: the two directions of a message
 	"outbound": {"fleet", "seal", "store", "ledger", "bus", "router", "plant"},
 	"inbound":  {"fleet", "seal", "store", "bus", "media", "plant"},

@@ -10,6 +10,7 @@ const (
 	AckFirst    = false // WhatsApp gets its ack of an inbound message before the transaction committed
 	NoOnce      = false // an Idempotency-Key is looked up, but not claimed before the message is made
 	ForgetEvent = false // a status is written without its event
+	AnyAnswer   = false // a webhook counts as delivered whatever its receiver answered
 )
 
 // CrashAt kills the process, as by kill -9, in the gap of this name, if "crash-NAME" is planted.

@@ -18,6 +18,7 @@ var (
 	AckFirst    = named("ack-first")
 	NoOnce      = named("no-once")
 	ForgetEvent = named("forget-event")
+	AnyAnswer   = named("any-answer")
 )
 
 var known []string

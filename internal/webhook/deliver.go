@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/plant"
 	"github.com/wafleet/wafleet/internal/store"
 )
 
@@ -49,7 +50,7 @@ func (w *Worker) deliver(ctx context.Context, c store.ClaimedDelivery) {
 		result, err = w.unrendered(ctx, log, c, err)
 	case aborted && (err != nil || got.err != nil):
 		result, err = w.finish(ctx, resultReleased, func() (bool, error) { return w.o.Store.ReleaseDelivery(ctx, c) })
-	case got.err == nil && got.status >= 200 && got.status <= 299:
+	case got.err == nil && got.status >= 200 && got.status <= 299, plant.AnyAnswer:
 		result, err = w.succeeded(ctx, c, got)
 	default:
 		result, err = w.failed(ctx, log, c, got)
