@@ -103,9 +103,12 @@ func (g *generation) run(login string) wa.End {
 		o.Device = g.v.fence.NewDevice()
 	} else {
 		// A login whose keys are gone is not replaced by a pairing: a person has to say so.
-		ctx, cancel := context.WithTimeout(g.ctx, 10*time.Second)
-		o.Device, err = g.v.fence.Device(ctx, login)
-		cancel()
+		err = apart(func() (err error) {
+			ctx, cancel := context.WithTimeout(g.ctx, 10*time.Second)
+			defer cancel()
+			o.Device, err = g.v.fence.Device(ctx, login)
+			return err
+		})
 		if err != nil {
 			if g.ctx.Err() != nil {
 				err = context.Cause(g.ctx)

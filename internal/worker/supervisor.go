@@ -82,36 +82,41 @@ func (v *supervisor) run() {
 	defer v.stopTimers()
 	ctx := v.term.Context()
 	v.poke()
-	for {
-		var ended <-chan wa.End
-		var notes <-chan note
-		if v.gen != nil {
-			ended, notes = v.gen.ended, v.gen.notes
-		}
-		select {
-		case <-ctx.Done(): // lost, or the process goes down without grace: nothing may be written any more
-			v.endGeneration(context.Cause(ctx))
-			return
-		case <-v.stopping:
-			v.handOver(ctx)
-			return
-		case <-v.wake:
-			if !v.look(ctx) {
-				return
-			}
-		case n := <-notes:
-			v.note(ctx, n)
-		case end := <-ended:
-			v.ended(ctx, end)
-		case <-v.retry.C:
-			v.dial(ctx)
-		case <-v.grace.C:
+	for v.turn(ctx) {
+	}
+}
+
+// turn waits for one thing to happen and handles it. It reports whether the loop goes on.
+func (v *supervisor) turn(ctx context.Context) (goOn bool) {
+	var ended <-chan wa.End
+	var notes <-chan note
+	if v.gen != nil {
+		ended, notes = v.gen.ended, v.gen.notes
+	}
+	handle := func(fn func()) bool { return apart(func() bool { fn(); return true }) }
+	select {
+	case <-ctx.Done(): // lost, or the process goes down without grace: nothing may be written any more
+		v.endGeneration(context.Cause(ctx))
+		return false
+	case <-v.stopping:
+		v.handOver(ctx)
+		return false
+	case <-v.wake:
+		return apart(func() bool { return v.look(ctx) })
+	case n := <-notes:
+		return handle(func() { v.note(ctx, n) })
+	case end := <-ended:
+		return handle(func() { v.ended(ctx, end) })
+	case <-v.retry.C:
+		return handle(func() { v.dial(ctx) })
+	case <-v.grace.C:
+		return handle(func() {
 			v.graceOn = false
 			v.observed.Announce, v.unwritten = true, true
 			v.write(ctx)
-		case <-v.stable.C:
-			v.becomeStable(ctx)
-		}
+		})
+	case <-v.stable.C:
+		return handle(func() { v.becomeStable(ctx) })
 	}
 }
 

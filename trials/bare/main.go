@@ -36,7 +36,8 @@ const opening = 10
 type stats struct {
 	Online     int64 `json:"online"` // devices that have logged in
 	Goroutines int   `json:"goroutines"`
-	HeapInUse  int64 `json:"heapInUse"` // bytes
+	HeapInUse  int64 `json:"heapInUse"`  // bytes
+	StackInUse int64 `json:"stackInUse"` // bytes
 }
 
 func main() {
@@ -130,7 +131,7 @@ func serveStats(ctx context.Context, online *atomic.Int64) (done <-chan struct{}
 	server := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		_ = json.NewEncoder(w).Encode(stats{online.Load(), runtime.NumGoroutine(), int64(m.HeapInuse)}) //nolint:gosec // far below 2^63
+		_ = json.NewEncoder(w).Encode(stats{online.Load(), runtime.NumGoroutine(), int64(m.HeapInuse), int64(m.StackInuse)}) //nolint:gosec // far below 2^63
 	})}
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = server.Serve(ln) }()
@@ -147,7 +148,9 @@ func simulatorClient(ctx context.Context, simulator string) (*http.Client, error
 		return nil, err
 	}
 	d := &net.Dialer{Timeout: 5 * time.Second}
-	dial := func(ctx context.Context, network, _ string) (net.Conn, error) { return d.DialContext(ctx, network, u.Host) }
+	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return d.DialContext(ctx, network, u.Host)
+	}
 	web := &http.Client{Transport: &http.Transport{DialTLSContext: dial, DialContext: dial}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, simulator+"/sim/root", nil)
 	if err != nil {
