@@ -26,6 +26,18 @@ var migrations embed.FS
 // works, the others wait. also runs under the same guard, after our own tables: whatsmeow's own
 // upgrade has no lock between processes and fails when two run it on a fresh database.
 func (s *Store) Migrate(ctx context.Context, also func(ctx context.Context) error) error {
+	if s.CheckVersion(ctx) != nil { // most starts find everything as it should be
+		if err := s.migrateOwn(ctx); err != nil {
+			return err
+		}
+	}
+	if also != nil {
+		return s.guarded(ctx, also)
+	}
+	return nil
+}
+
+func (s *Store) migrateOwn(ctx context.Context) error {
 	dialect := goose.DialectSQLite3
 	var opts []goose.ProviderOption
 	if s.Postgres() {
@@ -44,9 +56,6 @@ func (s *Store) Migrate(ctx context.Context, also func(ctx context.Context) erro
 	}
 	if _, err := p.Up(ctx); err != nil {
 		return fmt.Errorf("migrate: %w", unavailable(err))
-	}
-	if also != nil {
-		return s.guarded(ctx, also)
 	}
 	return nil
 }
