@@ -67,6 +67,25 @@ bench-send: ## Sends per second beside the bare library (MESSAGES, SESSIONS, DAT
 	@scripts/need postgres redis
 	@$(GO) run ./trials/send
 
+.PHONY: bench-sessions
+bench-sessions: ## Memory and goroutines of an idle session beside the bare library and Baileys (SESSIONS, REST)
+	@scripts/need node || true
+	@$(GO) run ./trials/sessions
+
+.PHONY: bench-start
+bench-start: ## How soon a restarted gateway answers and has 50 sessions online, and its memory beside the bare library
+	@$(GO) run ./trials/start
+
+.PHONY: bench-webhook
+bench-webhook: ## Webhooks through an outage of their receiver: none lost, how soon the first one comes again
+	@scripts/need postgres redis
+	@$(GO) run ./trials/webhook
+
+.PHONY: bench-idle
+bench-idle: ## What an idle fleet writes and computes on PostgreSQL (SESSIONS)
+	@scripts/need postgres redis
+	@$(GO) run ./trials/idle
+
 .PHONY: fmt
 fmt: ## Format the Go files
 	gofmt -w $(GOFILES)

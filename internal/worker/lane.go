@@ -67,7 +67,7 @@ func (l *lane) run() {
 		case <-l.g.settled:
 			return
 		case <-look:
-			if !l.burst(ctx) {
+			if !apart(func() bool { return l.burst(ctx) }) {
 				look = nil
 			}
 		case <-l.g.v.lane:
@@ -75,12 +75,14 @@ func (l *lane) run() {
 		case <-queueEnd:
 			queueEnd = nil
 			offline.Stop()
-			l.adopt(ctx)
+			apart(func() bool { l.adopt(ctx); return true })
 		case <-offline.C:
 			queueEnd = nil
-			l.adopt(ctx)
+			apart(func() bool { l.adopt(ctx); return true })
 		case <-tidy.C:
-			l.tidy(ctx, queueEnd == nil)
+			if l.unknown {
+				apart(func() bool { l.tidy(ctx, queueEnd == nil); return true })
+			}
 		}
 	}
 }
@@ -258,9 +260,6 @@ func (l *lane) adopt(ctx context.Context) {
 
 // tidy takes over, tells of, and in the end closes outcomes that stay unknown.
 func (l *lane) tidy(ctx context.Context, queueEnded bool) {
-	if !l.unknown {
-		return
-	}
 	open, err := l.st.HasUnknown(ctx, l.term.SessionID)
 	if err == nil && !open {
 		l.unknown = false
