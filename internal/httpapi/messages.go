@@ -201,12 +201,6 @@ func (d *deps) send(ctx context.Context, h *SendHeaders, body *sendBody) (*sendR
 		return nil, err
 	}
 	p := caller(ctx)
-	// Before the message: once it is accepted nothing may turn the answer into an error that makes the
-	// caller send again.
-	head, err := d.store.HeadSlug(ctx, p.OrgID)
-	if err != nil {
-		return nil, err
-	}
 	a, err := d.outbound.Accept(ctx, outbound.Request{
 		Org: p.OrgID, Project: p.ProjectID, Key: key,
 		To: body.To, Kind: body.Type, Text: body.Text, TTLSeconds: body.TTLSeconds, ClientRef: body.ClientRef,
@@ -216,6 +210,12 @@ func (d *deps) send(ctx context.Context, h *SendHeaders, body *sendBody) (*sendR
 			return nil, huma.ErrorWithHeaders(err, http.Header{replayedHeader: {"true"}})
 		}
 		return nil, err
+	}
+	head := a.Head
+	if a.Replayed { // an error makes the caller ask again, which sends nothing
+		if head, err = d.store.HeadSlug(ctx, p.OrgID); err != nil {
+			return nil, err
+		}
 	}
 	r := &sendReply{Status: http.StatusAccepted, Location: "/api/v1/messages/" + string(a.Message.ID)}
 	if a.Replayed {

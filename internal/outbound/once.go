@@ -36,10 +36,18 @@ type answer struct {
 	Detail  string         `json:"detail,omitempty"`
 }
 
-func (k *heldKey) complete(ctx context.Context, status int, a answer) error {
+func (a answer) marshal() ([]byte, error) {
 	raw, err := json.Marshal(a)
 	if err != nil {
-		return fmt.Errorf("store answer: %w", err)
+		return nil, fmt.Errorf("store answer: %w", err)
+	}
+	return raw, nil
+}
+
+func (k *heldKey) complete(ctx context.Context, status int, a answer) error {
+	raw, err := a.marshal()
+	if err != nil {
+		return err
 	}
 	return k.store.CompleteIdempotency(ctx, k.claim.Org, k.claim.Key, k.claim.Holder, status, raw)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -55,6 +54,8 @@ type Accepted struct {
 	// Replayed: this is the stored answer to an earlier request with the same key. It may be set
 	// beside an error, which is then the one that was answered.
 	Replayed bool
+	// Head is what the organization sees as the message's session; "" in a replay, which asks nobody.
+	Head fleet.SessionSlug
 }
 
 // Accept validates, routes and stores a message. When it returns one, it is committed and will be
@@ -91,31 +92,33 @@ func (o *Outbound) accept(ctx context.Context, r Request, key *heldKey) (Accepte
 	if err := o.at("routed"); err != nil {
 		return Accepted{}, err
 	}
-	var m fleet.Message
-	err = o.store.InTx(ctx, func(ctx context.Context) error {
-		var err error
-		m, err = o.store.CreateMessage(ctx, fleet.Message{
+	a := &store.Acceptance{
+		Message: fleet.Message{
 			OrgID: r.Org, ProjectID: r.Project, SessionID: choice.Session.ID,
 			ContactKey: to.ContactKey, To: r.To, ToJID: to.JID, Kind: KindText, Text: r.Text, ClientRef: r.ClientRef,
-		}, r.ttl())
-		if err != nil {
-			return err
-		}
-		if err := o.at("inserted"); err != nil || key == nil {
-			return err
-		}
-		return key.complete(ctx, http.StatusAccepted, answer{Message: &m})
-	})
-	if err != nil {
+		},
+		TTL: r.ttl(),
+		Answer: func(m *fleet.Message) ([]byte, error) {
+			if err := o.at("inserted"); err != nil || key == nil {
+				return nil, err
+			}
+			return answer{Message: m}.marshal()
+		},
+	}
+	if key != nil {
+		a.Key, a.Holder = key.claim.Key, key.claim.Holder
+	}
+	if err := o.store.Accept(ctx, a); err != nil {
 		return Accepted{}, err
 	}
+	m := a.Message
 	if err := o.at("committed"); err != nil {
 		return Accepted{}, err
 	}
 	o.nudge(ctx, bus.TopicSend, string(m.SessionID))
 	o.log.InfoContext(ctx, "message accepted", slog.String("org_id", string(m.OrgID)), slog.String("message_id", string(m.ID)),
 		slog.String("session_id", string(m.SessionID)))
-	return Accepted{Message: m}, nil
+	return Accepted{Message: m, Head: choice.Head}, nil
 }
 
 // Cancel takes back a message that is still queued. Any other is refused with the *fleet.CodedError

@@ -272,7 +272,7 @@ func TestProcessDiesInBetween(t *testing.T) {
 					if at != step {
 						return nil
 					}
-					_ = mortal.Close() // it can't even release its key
+					_ = mortal.DB().Close() // it can't even release its key
 					return died
 				}
 				if _, err := dying.Accept(t.Context(), withKey("order-7")); !errors.Is(err, died) {

@@ -38,8 +38,9 @@ type Skip struct {
 
 // Choice is the router's answer.
 type Choice struct {
-	Session fleet.Session // zero with an error
-	Skipped []Skip        // those before the chosen one in list order, or all
+	Session fleet.Session     // zero with an error
+	Head    fleet.SessionSlug // of the organization: what its consumers see, whichever session sends
+	Skipped []Skip            // those before the chosen one in list order, or all
 }
 
 // Router picks sessions. Its methods are safe for use by several goroutines.
@@ -53,11 +54,13 @@ func New(s *store.Store) *Router { return &Router{store: s} }
 // can't, because WhatsApp refuses this version) or NONE_ELIGIBLE (none can send now for other reasons),
 // and a Choice that says why each was skipped.
 func (r *Router) Route(ctx context.Context, org fleet.OrgID, _ fleet.Recipient) (Choice, error) {
-	sessions, err := r.store.OrgSessions(ctx, org)
+	senders, err := r.store.Senders(ctx, org)
 	if err != nil {
 		return Choice{}, fmt.Errorf("route for %s: %w", org, err)
 	}
-	return choose(sessions)
+	c, err := choose(senders.Sessions)
+	c.Head = senders.Head
+	return c, err
 }
 
 func choose(sessions []fleet.Session) (Choice, error) {

@@ -54,29 +54,13 @@ func payloadRow(id fleet.MessageID) string { return string(id) + "/payload" }
 // it as stored. It fills what is zero of ID, WAID, ConversationID and DueAt (now); the message
 // expires ttl after it is due. The WhatsApp id is therefore in the row before anything can leave.
 func (s *Store) CreateMessage(ctx context.Context, m fleet.Message, ttl time.Duration) (fleet.Message, error) {
-	if m.OrgID == "" || m.SessionID == "" || m.ContactKey == "" || m.ToJID == "" || ttl <= 0 {
-		return m, fmt.Errorf("create message: organization, session, recipient and time to live must be given: %w", fleet.ErrInvalid)
+	err := checkMessage(&m, ttl)
+	if err == nil {
+		m.ID = cmp.Or(m.ID, fleet.NewMessageID())
+		err = s.createMessages(ctx, []*fleet.Message{&m}, map[fleet.MessageID]time.Duration{m.ID: ttl})
 	}
-	m.ID = cmp.Or(m.ID, fleet.NewMessageID())
-	m.WAID = cmp.Or(m.WAID, fleet.NewWAID())
-	m.Status = fleet.StatusQueued
-	if m.ConversationID == "" {
-		var err error
-		if m.ConversationID, err = s.Conversation(ctx, m.OrgID, m.ContactKey); err != nil {
-			return m, err
-		}
-	}
-	err := s.row(ctx, `INSERT INTO messages (id, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid,
-			kind, client_ref, body, wa_id, status, due_at, expires_at, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'queued',
-			CASE WHEN CAST($13 AS BIGINT)=0 THEN @now@ ELSE CAST($13 AS BIGINT) END,
-			CASE WHEN CAST($13 AS BIGINT)=0 THEN @now@ ELSE CAST($13 AS BIGINT) END + CAST($14 AS BIGINT), @now@)
-		RETURNING seq, due_at, expires_at, created_at`,
-		m.ID, m.OrgID, m.ProjectID, m.SessionID, m.ConversationID, m.ContactKey, m.To, m.ToJID,
-		m.Kind, m.ClientRef, s.ring.Seal(string(m.ID), []byte(m.Text)), m.WAID, ms(m.DueAt), ttl.Milliseconds(),
-	).Scan(&m.Seq, at{&m.DueAt}, at{&m.ExpiresAt}, at{&m.CreatedAt})
 	if err != nil {
-		return m, fmt.Errorf("create message: %w", unavailable(err))
+		return m, fmt.Errorf("create message: %w", err)
 	}
 	return m, nil
 }

@@ -14,20 +14,22 @@ import (
 
 // sessionSelect reads sessions beside their leases; live says by the database's clock whether the
 // lease still runs, so no reader compares it with a clock of its own.
-const sessionSelect = `SELECT s.id, s.slug, s.org_id, s.label, s.position, s.desired, s.paused,
+const sessionColumns = `s.id, s.slug, s.org_id, s.label, s.position, s.desired, s.paused,
 	s.observed, s.observed_since, s.observed_epoch, s.generation, s.reason, s.reason_code, s.last_error, s.attempts,
 	s.retry_at, s.until_at, s.phone, s.device_jid, s.lid, s.push_name, s.platform, s.paired_at, s.revoked_at,
 	s.pairing_method, s.pairing_qr, s.pairing_code, s.pairing_expires_at, s.pairing_ends_at, s.created_at,
-	l.owner, l.epoch, l.expires_at, l.owner <> '' AND l.expires_at > @now@
-	FROM sessions s JOIN leases l ON l.session_id = s.id `
+	l.owner, l.epoch, l.expires_at, l.owner <> '' AND l.expires_at > @now@`
 
-func scanSession(row dbutil.Scannable) (fleet.Session, error) {
+const sessionSelect = `SELECT ` + sessionColumns + ` FROM sessions s JOIN leases l ON l.session_id = s.id `
+
+// scanSession reads sessionColumns and what more the statement selects.
+func scanSession(row dbutil.Scannable, more ...any) (fleet.Session, error) {
 	var v fleet.Session
-	err := row.Scan(&v.ID, &v.Slug, &v.OrgID, &v.Label, &v.Position, &v.Desired, &v.Paused,
+	err := row.Scan(append([]any{&v.ID, &v.Slug, &v.OrgID, &v.Label, &v.Position, &v.Desired, &v.Paused,
 		&v.Observed, at{&v.ObservedSince}, &v.Epoch, &v.Generation, &v.Reason, &v.ReasonCode, &v.LastError, &v.Attempts,
 		at{&v.RetryAt}, at{&v.Until}, &v.Phone, &v.DeviceJID, &v.LID, &v.PushName, &v.Platform, at{&v.PairedAt}, at{&v.RevokedAt},
 		&v.Pairing.Method, &v.Pairing.QR, &v.Pairing.Code, at{&v.Pairing.ExpiresAt}, at{&v.Pairing.EndsAt}, at{&v.CreatedAt},
-		&v.LeaseOwner, &v.LeaseEpoch, at{&v.LeaseExpiresAt}, &v.LeaseLive)
+		&v.LeaseOwner, &v.LeaseEpoch, at{&v.LeaseExpiresAt}, &v.LeaseLive}, more...)...)
 	return v, err
 }
 
@@ -138,6 +140,58 @@ func (s *Store) OrgSessions(ctx context.Context, org fleet.OrgID) ([]fleet.Sessi
 		return nil, fmt.Errorf("list sessions of %s: %w", org, err)
 	}
 	return out, nil
+}
+
+// Senders is what a send of an organization is decided on.
+type Senders struct {
+	Sessions []fleet.Session   // in list order, without deleted ones
+	Head     fleet.SessionSlug // what consumers see as sessionId; see HeadSlug
+}
+
+// orgLook asks for one organization's senders.
+type orgLook struct {
+	org   fleet.OrgID
+	found Senders
+}
+
+// Senders reads an organization's sessions as they are now. Callers that ask at about the same time
+// share one statement, which begins after they asked.
+func (s *Store) Senders(ctx context.Context, org fleet.OrgID) (Senders, error) {
+	look := &orgLook{org: org}
+	if err := s.looks.Do(ctx, look); err != nil {
+		return Senders{}, fmt.Errorf("look at sessions of %s: %w", org, err)
+	}
+	return look.found, nil
+}
+
+func (s *Store) lookAtAll(ctx context.Context, looks []*orgLook) error {
+	found := map[fleet.OrgID]*Senders{}
+	orgs := make([]fleet.OrgID, 0, len(looks))
+	for _, look := range looks {
+		if found[look.org] == nil {
+			found[look.org] = &Senders{}
+			orgs = append(orgs, look.org)
+		}
+	}
+	err := s.query(ctx, func(row dbutil.Scannable) error {
+		var head sql.Null[fleet.SessionSlug]
+		v, err := scanSession(row, &head)
+		if err != nil {
+			return err
+		}
+		o := found[v.OrgID]
+		o.Sessions, o.Head = append(o.Sessions, v), head.V
+		return nil
+	}, `SELECT `+sessionColumns+`, (SELECT h.slug FROM organizations o JOIN sessions h ON h.id = o.head_session_id WHERE o.id = s.org_id)
+		FROM @ids:$1@ AS wanted JOIN sessions s ON s.org_id = wanted.id JOIN leases l ON l.session_id = s.id
+		WHERE s.desired <> 'deleted' ORDER BY s.org_id, s.position, s.slug`, idList(orgs))
+	if err != nil {
+		return err
+	}
+	for _, look := range looks {
+		look.found = *found[look.org]
+	}
+	return nil
 }
 
 // SessionQuery selects sessions to list.

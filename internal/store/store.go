@@ -55,8 +55,11 @@ type Store struct {
 	ring *seal.Ring
 	now  func() time.Time
 
-	texts sync.Map                // statements by the text with tokens that they come from
-	steps *group.Committer[*Step] // what lanes and receipts commit, together
+	texts sync.Map // statements by the text with tokens that they come from
+
+	steps   *group.Committer[*Step]       // what lanes and receipts commit, together
+	accepts *group.Committer[*Acceptance] // messages, queued together
+	looks   *group.Committer[*orgLook]    // for the router, together
 }
 
 // Open connects, and does nothing else: Migrate and CheckCanary are calls of their own.
@@ -77,6 +80,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := &Store{ring: o.Ring, now: o.Now}
 	s.steps = group.New(stepLimit, s.commitSteps)
+	s.accepts = group.New(acceptLimit, s.acceptAll)
+	s.looks = group.New(acceptLimit, s.lookAtAll)
 	if s.db, err = pool(source, dialect, o.Wrap, poolMax); err != nil {
 		return nil, err
 	}
@@ -148,6 +153,8 @@ func (fileSource) Driver() driver.Driver { return &sqlite.Driver{} }
 // Close waits for what is being committed and closes both pools.
 func (s *Store) Close() error {
 	s.steps.Wait()
+	s.accepts.Wait()
+	s.looks.Wait()
 	return errors.Join(s.db.Close(), s.beat.Close())
 }
 

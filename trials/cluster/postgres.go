@@ -143,6 +143,11 @@ func (p *Postgres) CPU() (time.Duration, error) {
 	return p.before + cpu, err
 }
 
+// Program is the path of a program that came with the server, such as pgbench.
+func (p *Postgres) Program(name string) (string, error) {
+	return exec.LookPath(filepath.Join(p.bin, name))
+}
+
 // Port is where it listens on 127.0.0.1.
 func (p *Postgres) Port() int { return p.port }
 
