@@ -61,6 +61,10 @@ crash: ## kill -9 of every process in a storm, KILLS (50) moments, then planted 
 stale: ## Freeze a worker until another owns its sessions, wake it, then the same with planted bugs (RUNS; docs/trials.md)
 	@scripts/need postgres redis
 	@$(GO) run ./trials/stale
+.PHONY: outage
+outage: ## Take PostgreSQL, Redis and the disk away in mid-traffic: 0 lost, 0 doubled, 503 with Retry-After (PARTS, SESSIONS)
+	@scripts/need postgres redis
+	@$(GO) run ./trials/outage
 
 .PHONY: bench-send
 bench-send: ## Sends per second beside the bare library (MESSAGES, SESSIONS, DATABASE, ROUNDS)
