@@ -222,7 +222,8 @@ func unavailable(err error) error {
 			return &marked{err, fleet.ErrConflict}
 		}
 		switch lite.Code() & 0xff {
-		case sqlitelib.SQLITE_BUSY, sqlitelib.SQLITE_LOCKED, sqlitelib.SQLITE_FULL, sqlitelib.SQLITE_IOERR, sqlitelib.SQLITE_CANTOPEN:
+		case sqlitelib.SQLITE_BUSY, sqlitelib.SQLITE_LOCKED, sqlitelib.SQLITE_FULL, sqlitelib.SQLITE_IOERR, sqlitelib.SQLITE_CANTOPEN,
+			sqlitelib.SQLITE_READONLY, sqlitelib.SQLITE_NOMEM: // a file system that failed is mounted anew for reading only
 			return &marked{err, fleet.ErrUnavailable}
 		}
 		return err

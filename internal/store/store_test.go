@@ -127,6 +127,16 @@ func TestAFullDiskIsUnavailableAndPasses(t *testing.T) {
 	}
 }
 
+func TestAFileThatMayOnlyBeReadIsUnavailable(t *testing.T) {
+	s := storetest.Open(t, storetest.SQLiteURL(t), func(o *store.Options) { o.PoolMax = 1 })
+	if _, err := s.DB().Exec(t.Context(), `PRAGMA query_only=1`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.CreateOrganization(t.Context(), fleet.Organization{ID: "org-a", Label: "A", Strategy: fleet.StrategyPriority}); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("CreateOrganization = %v, want ErrUnavailable", err)
+	}
+}
+
 func TestADatabaseThatTakesNoConnectionsIsUnavailable(t *testing.T) {
 	raw := storetest.PostgresURL(t)
 	s := storetest.Open(t, raw)
