@@ -4,7 +4,8 @@
 // A nudge is never the truth. Whatever it announces is a row already, and whoever listens also polls,
 // so a lost nudge costs a second and nothing else. From that follow the rules of both forms:
 //
-//   - Publish never waits longer than a second and its error is for the log, never for the caller's
+//   - Publish never waits longer than a second, and after one that was not answered not at all for five, so a server
+//     that is away does not cost every row its time-out. Its error is for the log, never for the caller's
 //     caller: the row is committed.
 //   - Nothing is kept, repeated or put in order. A subscriber hears what is published while it is
 //     connected, at most once per publishing.

@@ -283,6 +283,7 @@ func TestPublishIsBoundedWhenRedisDoesNotAnswer(t *testing.T) {
 	addr, prefix := testkit.Redis(t)
 	p := newProxy(t, addr)
 	b := openRedis(t, p.addr(), prefix)
+	listen(t, b, bus.TopicSend) // it notices the return
 	p.freeze()
 	start := time.Now()
 	err := b.Publish(t.Context(), bus.TopicSend, "s")
@@ -292,6 +293,18 @@ func TestPublishIsBoundedWhenRedisDoesNotAnswer(t *testing.T) {
 	if !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("Publish = %v, want ErrUnavailable", err)
 	}
+	// Whoever stores a row publishes after it: that is not to take a second each.
+	start = time.Now()
+	for range 10 {
+		if err := b.Publish(t.Context(), bus.TopicSend, "s"); !errors.Is(err, fleet.ErrUnavailable) {
+			t.Errorf("Publish after one that was not answered = %v, want ErrUnavailable", err)
+		}
+	}
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("ten publishings after one that was not answered took %v, want no time", took)
+	}
+	p.thaw()
+	testkit.Eventually(t, 10*time.Second, func() error { return b.Publish(t.Context(), bus.TopicSend, "s") })
 }
 
 func TestSubscribeSucceedsWhileRedisIsAwayAndFollowsLater(t *testing.T) {
@@ -466,6 +479,14 @@ func (p *proxy) freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.frozen = true
+}
+
+// thaw lets new connections work; what was swallowed stays so.
+func (p *proxy) thaw() {
+	p.mu.Lock()
+	p.frozen = false
+	p.mu.Unlock()
+	p.cut()
 }
 
 func (p *proxy) refuse(on bool) {

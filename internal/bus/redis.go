@@ -22,6 +22,7 @@ const (
 	dialLimit      = 2 * time.Second        // one dial of the client
 	retryFirst     = 100 * time.Millisecond // pause before the first re-subscription …
 	retryMost      = 2 * time.Second        // … and the longest one
+	publishRest    = 5 * time.Second        // nothing is published for so long after one publishing failed
 )
 
 // RedisOptions of NewRedis.
@@ -41,6 +42,7 @@ type Redis struct {
 	dialed chan struct{}                  // closed then
 	prefix string
 	log    *slog.Logger
+	rests  atomic.Int64 // unix ms before which nothing is published
 
 	life   context.Context //nolint:containedctx // ends with Close: subscriptions outlive the calls that made them
 	end    context.CancelFunc
@@ -156,10 +158,16 @@ func (b *Redis) Publish(ctx context.Context, topic, payload string) error {
 	if err != nil {
 		return fmt.Errorf("publish on %s: %w", topic, err)
 	}
+	if time.Now().UnixMilli() < b.rests.Load() { // a server that does not answer must not cost every row its second
+		return fmt.Errorf("publish on %s: %w: Redis did not answer the last time", topic, fleet.ErrUnavailable)
+	}
 	ctx, cancel := context.WithTimeout(ctx, publishLimit)
 	defer cancel()
 	if err := client.Do(ctx, client.B().Publish().Channel(b.prefix+topic).Message(payload).Build()).Error(); err != nil {
-		return fmt.Errorf("publish on %s: %w", topic, unavailable(err))
+		if err = unavailable(err); errors.Is(err, fleet.ErrUnavailable) {
+			b.rests.Store(time.Now().Add(publishRest).UnixMilli())
+		}
+		return fmt.Errorf("publish on %s: %w", topic, err)
 	}
 	return nil
 }
@@ -271,6 +279,7 @@ func (s *redisSub) receive() (confirmed bool, err error) {
 	var count atomic.Int64
 	ctx := rueidis.WithOnSubscriptionHook(s.live, func(c rueidis.PubSubSubscription) {
 		if c.Kind == "subscribe" && count.Add(1) == int64(len(names)) {
+			s.bus.rests.Store(0) // it is back
 			s.once.Do(func() { close(s.heard) })
 		}
 	})

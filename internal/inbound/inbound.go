@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,10 +19,6 @@ const (
 	ReasonUnreadable    = "unreadable"     // its content makes no sense to this version
 )
 
-// busRest is how long no nudge is tried after one failed: a bus that is down must not cost every
-// stanza its time-out, and everybody who waits for nudges also polls.
-const busRest = 5 * time.Second
-
 // Options of New. All but Registerer are needed.
 type Options struct {
 	Store      *store.Store
@@ -38,7 +33,6 @@ type Handler struct {
 	bus     bus.Bus
 	log     *slog.Logger
 	metrics *metrics
-	restTo  atomic.Int64 // unix ms before which no nudge is tried
 }
 
 // New returns a Handler.
@@ -127,11 +121,7 @@ func (h *Handler) HandleReceipt(ctx context.Context, term fleet.Term, r fleet.Re
 // nudge tells whoever listens to look now. The rows are committed, so a failure only costs them the
 // time to their next poll.
 func (h *Handler) nudge(ctx context.Context, topic, payload string) {
-	if time.Now().UnixMilli() < h.restTo.Load() {
-		return
-	}
 	if err := h.bus.Publish(context.WithoutCancel(ctx), topic, payload); err != nil {
-		h.restTo.Store(time.Now().Add(busRest).UnixMilli())
-		h.log.WarnContext(ctx, "nudge not published; listeners poll meanwhile", slog.String("topic", topic), slog.Any("err", err))
+		h.log.DebugContext(ctx, "nudge not published; listeners poll meanwhile", slog.String("topic", topic), slog.Any("err", err))
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -46,7 +45,6 @@ const (
 	settleLimit = 19 * time.Second // a send still out then is unknown, and its repeat is the next owner's
 	releaseTime = 2 * time.Second
 	watchEvery  = time.Second
-	busRest     = 5 * time.Second // no nudge is tried for so long after one failed: whoever waits also polls
 )
 
 // Worker owns sessions. Make it with New, then Run it once.
@@ -60,8 +58,6 @@ type Worker struct {
 	dials     chan struct{} // one token per socket being opened
 	brake     brake
 	handle    func(ctx context.Context, term fleet.Term, org fleet.OrgID, m fleet.Inbound) error
-
-	restUntil atomic.Int64 // unix ms before which no nudge is tried
 
 	mu       sync.Mutex
 	sessions map[fleet.SessionID]*supervisor
@@ -221,14 +217,10 @@ func (w *Worker) nudged(topic, payload string) {
 	}
 }
 
-// nudge says "look now" to whoever listens. It is lossy on purpose, and a bus that is down must not
-// cost every send its time-out.
+// nudge says "look now" to whoever listens. It is lossy on purpose: whoever waits also polls.
 func (w *Worker) nudge(ctx context.Context, topic, payload string) {
-	if time.Now().UnixMilli() < w.restUntil.Load() {
-		return
-	}
 	if err := w.o.Bus.Publish(ctx, topic, payload); err != nil {
-		w.restUntil.Store(time.Now().Add(busRest).UnixMilli())
+		w.log.DebugContext(ctx, "nudge lost", slog.String("topic", topic), slog.Any("err", err))
 	}
 }
 
