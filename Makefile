@@ -89,6 +89,10 @@ bench-webhook: ## Webhooks through an outage of their receiver: none lost, how s
 bench-idle: ## What an idle fleet writes and computes on PostgreSQL (SESSIONS)
 	@scripts/need postgres redis
 	@$(GO) run ./trials/idle
+.PHONY: bench-api
+bench-api: ## Accepted requests per second beside pgbench with the same statements (MESSAGES)
+	@scripts/need postgres redis
+	@$(GO) run ./trials/api
 
 .PHONY: fmt
 fmt: ## Format the Go files

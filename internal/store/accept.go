@@ -172,7 +172,7 @@ func checkMessage(m *fleet.Message, ttl time.Duration) error {
 	return nil
 }
 
-type messageArg struct {
+type queuedArg struct {
 	ID           fleet.MessageID      `json:"message"`
 	Org          fleet.OrgID          `json:"org"`
 	Project      fleet.ProjectID      `json:"project"`
@@ -197,12 +197,12 @@ func (s *Store) createMessages(ctx context.Context, messages []*fleet.Message, t
 	if err := s.conversations(ctx, messages); err != nil {
 		return err
 	}
-	args := make([]messageArg, len(messages))
+	args := make([]queuedArg, len(messages))
 	byID := make(map[fleet.MessageID]*fleet.Message, len(messages))
 	for i, m := range messages {
 		m.WAID, m.Status = cmp.Or(m.WAID, fleet.NewWAID()), fleet.StatusQueued
 		byID[m.ID] = m
-		args[i] = messageArg{
+		args[i] = queuedArg{
 			m.ID, m.OrgID, m.ProjectID, m.SessionID, m.ConversationID, m.ContactKey, m.To, m.ToJID, m.Kind, m.ClientRef,
 			hex.EncodeToString(s.ring.Seal(string(m.ID), []byte(m.Text))), m.WAID, ms(m.DueAt), ttl[m.ID].Milliseconds(),
 		}

@@ -87,19 +87,23 @@ var (
 	parameter = regexp.MustCompile(`\$\d+ = (NULL|'(?:[^']|'')*')`)
 )
 
-// parseLog reads the statements of a log: a line each, that goes on with tabs.
+// parseLog reads the statements of a log: a line each, that goes on with tabs, and a line with parameters behind it. Those
+// of parsing and binding are passed over, and the driver's pings of a connection that was idle.
 func parseLog(log string) request {
 	var r request
+	ours := false // the line before told a statement
 	for line := range strings.SplitSeq(strings.ReplaceAll(log, "\n\t", " "), "\n") {
-		if m := executed.FindStringSubmatch(line); m != nil {
-			r.statements = append(r.statements, statement{text: m[1]})
-		} else if m := detail.FindStringSubmatch(line); m != nil && len(r.statements) > 0 {
+		if m := executed.FindStringSubmatch(line); m != nil && !strings.HasPrefix(m[1], "--") {
+			r.statements, ours = append(r.statements, statement{text: m[1]}), true
+			continue
+		}
+		if m := detail.FindStringSubmatch(line); m != nil && ours {
 			last := &r.statements[len(r.statements)-1]
-			last.parameters = nil
 			for _, p := range parameter.FindAllStringSubmatch(m[1], -1) {
 				last.parameters = append(last.parameters, p[1])
 			}
 		}
+		ours = false
 	}
 	return r
 }
