@@ -28,15 +28,21 @@ type statement struct {
 
 // capture lets the server log the statements of one request.
 func capture(ctx context.Context, c *cluster.Cluster, pg *cluster.Postgres, keyed bool) (request, error) {
+	wire, err := cluster.DialWire(ctx, c.API)
+	if err != nil {
+		return request{}, err
+	}
+	defer wire.Close()
+	who := c.Numbers[0].Key
 	for k := range 2 * people { // everybody known, every statement prepared and planned
-		if _, err := send(ctx, c, "", k); err != nil {
+		if err := send(wire, who, "", k); err != nil {
 			return request{}, err
 		}
 	}
 	key := ""
 	if keyed {
 		key = "capture-0000000000000000"
-		if _, err := send(ctx, c, "capture-first", 0); err != nil {
+		if err := send(wire, who, "capture-first", 0); err != nil {
 			return request{}, err
 		}
 	}
@@ -59,8 +65,7 @@ func capture(ctx context.Context, c *cluster.Cluster, pg *cluster.Postgres, keye
 	if err != nil {
 		return request{}, err
 	}
-	_, err = send(ctx, c, key, 0)
-	if err := errors.Join(err, logAll("-1")); err != nil {
+	if err := errors.Join(send(wire, who, key, 0), logAll("-1")); err != nil {
 		return request{}, err
 	}
 	raw, err := os.ReadFile(pg.LogPath())

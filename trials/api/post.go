@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"sync"
@@ -15,18 +13,12 @@ import (
 	"github.com/wafleet/wafleet/trials/cluster"
 )
 
-const (
-	people    = 64 // who is written to
-	sendLimit = 30 * time.Second
-)
+const people = 64 // who is written to
 
 // rate is what the API did.
 type rate struct {
 	rate, p50MS, p99MS, cpuMS float64
 }
-
-// web keeps a connection for every client.
-var web = &http.Client{Transport: &http.Transport{MaxIdleConns: clients, MaxIdleConnsPerHost: clients}}
 
 // post sends messages with closed-loop clients: each waits for its 202 and goes on. Any other answer ends the trial.
 func post(ctx context.Context, c *cluster.Cluster, keyed bool, messages int) (rate, error) {
@@ -42,6 +34,12 @@ func post(ctx context.Context, c *cluster.Cluster, keyed bool, messages int) (ra
 	var all sync.WaitGroup
 	for range clients {
 		all.Go(func() {
+			wire, err := cluster.DialWire(ctx, c.API)
+			if err != nil {
+				cancel(err)
+				return
+			}
+			defer wire.Close()
 			for ctx.Err() == nil {
 				k := int(next.Add(1)) - 1
 				if k >= messages {
@@ -52,7 +50,7 @@ func post(ctx context.Context, c *cluster.Cluster, keyed bool, messages int) (ra
 					key = fmt.Sprintf("load-%d", k)
 				}
 				begin := time.Now()
-				if _, err := send(ctx, c, key, k); err != nil {
+				if err := send(wire, c.Numbers[0].Key, key, k); err != nil {
 					cancel(fmt.Errorf("message %d was not accepted: %w", k, err))
 					return
 				}
@@ -73,39 +71,21 @@ func post(ctx context.Context, c *cluster.Cluster, keyed bool, messages int) (ra
 	}, err
 }
 
-// send has one message accepted and returns its id.
-func send(ctx context.Context, c *cluster.Cluster, key string, k int) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, sendLimit)
-	defer cancel()
+// send has one message accepted.
+func send(wire *cluster.Wire, key, idempotency string, k int) error {
 	body, err := json.Marshal(map[string]string{
 		"to": fmt.Sprintf("+55119%08d", 5000+k%people), "text": fmt.Sprintf("%d Your order is on its way and will be with you tomorrow.", k),
 	})
 	if err != nil {
-		return "", err
+		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.API+"/api/v1/messages", bytes.NewReader(body))
-	if err != nil {
-		return "", err
+	header := ""
+	if idempotency != "" {
+		header = "Idempotency-Key: " + idempotency + "\r\n"
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+c.Numbers[0].Key)
-	if key != "" {
-		req.Header.Set("Idempotency-Key", key)
+	status, answer, err := wire.Post("/api/v1/messages", key, header, body)
+	if err == nil && status != http.StatusAccepted {
+		err = fmt.Errorf("%d %s", status, answer)
 	}
-	resp, err := web.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close() //nolint:errcheck // it is read to its end
-	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return "", err
-	}
-	if resp.StatusCode != http.StatusAccepted {
-		return "", fmt.Errorf("%s %s", resp.Status, raw)
-	}
-	var message struct {
-		ID string `json:"messageId"`
-	}
-	return message.ID, json.Unmarshal(raw, &message)
+	return err
 }

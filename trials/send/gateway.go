@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"sync"
@@ -107,13 +105,19 @@ func (g *gateway) post(ctx context.Context, l load) (posted, error) {
 	p := posted{first: time.Now()}
 	for range clients {
 		all.Go(func() {
+			wire, err := cluster.DialWire(ctx, g.api)
+			if err != nil {
+				cancel(err)
+				return
+			}
+			defer wire.Close()
 			for ctx.Err() == nil {
 				k := int(next.Add(1)) - 1
 				if k >= l.Messages {
 					return
 				}
 				start := time.Now()
-				if err := g.send(ctx, g.keys[l.session(k)], l.recipient(k), l.text(k)); err != nil {
+				if err := send(wire, g.keys[l.session(k)], l.recipient(k), l.text(k)); err != nil {
 					cancel(fmt.Errorf("message %d was not accepted: %w", k, err))
 					return
 				}
@@ -130,30 +134,15 @@ func (g *gateway) post(ctx context.Context, l load) (posted, error) {
 	return p, nil
 }
 
-// web keeps a connection for every client.
-var web = &http.Client{Transport: &http.Transport{MaxIdleConns: 2 * clients, MaxIdleConnsPerHost: 2 * clients}}
-
-func (g *gateway) send(ctx context.Context, key, to, text string) error {
-	ctx, cancel := context.WithTimeout(ctx, sendLimit)
-	defer cancel()
+// send has one message accepted.
+func send(wire *cluster.Wire, key, to, text string) error {
 	body, err := json.Marshal(map[string]string{"to": "+" + to, "text": text})
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.api+"/api/v1/messages", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+key)
-	resp, err := web.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close() //nolint:errcheck // it is read to its end
-	answer, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusAccepted {
-		err = fmt.Errorf("%s %s", resp.Status, answer)
+	status, answer, err := wire.Post("/api/v1/messages", key, "", body)
+	if err == nil && status != http.StatusAccepted {
+		err = fmt.Errorf("%d %s", status, answer)
 	}
 	return err
 }

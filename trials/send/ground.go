@@ -29,7 +29,7 @@ func groundOf(ctx context.Context, p *cluster.Process, ops string) (g ground, er
 	if err != nil {
 		return g, err
 	}
-	resp, err := web.Do(req)
+	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return g, err
 	}
