@@ -2,13 +2,20 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	"go.mau.fi/util/dbutil"
+
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/group"
 )
 
 // ErrIdempotencyLost says that the key is not this holder's any more. It also matches fleet.ErrConflict.
@@ -43,20 +50,66 @@ type IdempotencyClaim struct {
 }
 
 // ClaimIdempotency takes a key that is new, or whose holder is late, for this holder. It must not run
-// inside a transaction: other requests have to see the claim while the work goes on.
+// inside a transaction: other requests have to see the claim while the work goes on. Claims that come
+// at about the same time share one statement, which commits by itself.
 func (s *Store) ClaimIdempotency(ctx context.Context, c IdempotencyClaim) (Idempotency, error) {
-	n, err := s.exec(ctx, `INSERT INTO idempotency_keys (org_id, key, body_hash, holder, state, locked_until, created_at)
-		VALUES ($1, $2, $3, $4, 'pending', @now@+CAST($5 AS BIGINT), @now@)
-		ON CONFLICT (org_id, key) DO UPDATE SET holder=excluded.holder, locked_until=excluded.locked_until
-		WHERE idempotency_keys.state='pending' AND idempotency_keys.locked_until<=@now@ AND idempotency_keys.body_hash=excluded.body_hash`,
-		c.Org, c.Key, c.BodyHash, c.Holder, c.LockFor.Milliseconds())
-	if err != nil {
+	k := &keyClaim{IdempotencyClaim: c}
+	if err := s.keyClaims.Do(ctx, k); err != nil {
 		return Idempotency{}, fmt.Errorf("claim idempotency key: %w", err)
 	}
-	if n == 1 {
+	if k.mine {
 		return Idempotency{State: IdempotencyMine}, nil
 	}
 	return s.GetIdempotency(ctx, c)
+}
+
+// keyClaim is a claim and whether it was successful.
+type keyClaim struct {
+	IdempotencyClaim
+	mine bool
+}
+
+type keyClaimArg struct {
+	Org     fleet.OrgID `json:"org"`
+	Key     string      `json:"name"`
+	Hash    string      `json:"hash"` // hex
+	Holder  string      `json:"holder"`
+	LockFor int64       `json:"hold"` // ms
+}
+
+func (s *Store) claimKeys(ctx context.Context, claims []*keyClaim) error {
+	type name struct {
+		org fleet.OrgID
+		key string
+	}
+	first := map[name]*keyClaim{} // of several that want one key; the others find it pending
+	args := make([]keyClaimArg, 0, len(claims))
+	for _, c := range claims {
+		c.mine = false
+		if n := (name{c.Org, c.Key}); first[n] == nil {
+			first[n] = c
+			args = append(args, keyClaimArg{c.Org, c.Key, hex.EncodeToString(c.BodyHash), c.Holder, c.LockFor.Milliseconds()})
+		}
+	}
+	// Whoever locks several rows does so in one order.
+	slices.SortFunc(args, func(a, b keyClaimArg) int { return cmp.Or(cmp.Compare(a.Org, b.Org), strings.Compare(a.Key, b.Key)) })
+	err := s.query(ctx, func(row dbutil.Scannable) error {
+		var n name
+		if err := row.Scan(&n.org, &n.key); err != nil {
+			return err
+		}
+		first[n].mine = true
+		return nil
+	}, `INSERT INTO idempotency_keys (org_id, key, body_hash, holder, state, locked_until, created_at)
+		SELECT r.org, r.name, @bytes:r.hash@, r.holder, 'pending', @now@+r.hold, @now@
+		FROM @rows:$1(org text, name text, hash text, holder text, hold bigint)@ AS r WHERE TRUE
+		ON CONFLICT (org_id, key) DO UPDATE SET holder=excluded.holder, locked_until=excluded.locked_until
+		WHERE idempotency_keys.state='pending' AND idempotency_keys.locked_until<=@now@ AND idempotency_keys.body_hash=excluded.body_hash
+		RETURNING org_id, key`, rowList(args))
+	if err != nil && ctx.Err() == nil && !errors.Is(err, fleet.ErrUnavailable) {
+		return group.Rejected(err)
+	}
+	return err
 }
 
 // GetIdempotency says what a claim would find now, without claiming.

@@ -60,6 +60,8 @@ type Store struct {
 	steps   *group.Committer[*Step]       // what lanes and receipts commit, together
 	accepts *group.Committer[*Acceptance] // messages, queued together
 	looks   *group.Committer[*orgLook]    // for the router, together
+
+	keyClaims *group.Committer[*keyClaim]
 }
 
 // Open connects, and does nothing else: Migrate and CheckCanary are calls of their own.
@@ -82,6 +84,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.steps = group.New(stepLimit, s.commitSteps)
 	s.accepts = group.New(acceptLimit, s.acceptAll)
 	s.looks = group.New(acceptLimit, s.lookAtAll)
+	s.keyClaims = group.New(acceptLimit, s.claimKeys)
 	if s.db, err = pool(source, dialect, o.Wrap, poolMax); err != nil {
 		return nil, err
 	}
@@ -155,6 +158,7 @@ func (s *Store) Close() error {
 	s.steps.Wait()
 	s.accepts.Wait()
 	s.looks.Wait()
+	s.keyClaims.Wait()
 	return errors.Join(s.db.Close(), s.beat.Close())
 }
 
