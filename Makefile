@@ -61,6 +61,7 @@ crash: ## kill -9 of every process in a storm, KILLS (50) moments, then planted 
 stale: ## Freeze a worker until another owns its sessions, wake it, then the same with planted bugs (RUNS; docs/trials.md)
 	@scripts/need postgres redis
 	@$(GO) run ./trials/stale
+
 .PHONY: outage
 outage: ## Take PostgreSQL, Redis and the disk away in mid-traffic: 0 lost, 0 doubled, 503 with Retry-After (PARTS, SESSIONS)
 	@scripts/need postgres redis
@@ -89,6 +90,7 @@ bench-webhook: ## Webhooks through an outage of their receiver: none lost, how s
 bench-idle: ## What an idle fleet writes and computes on PostgreSQL (SESSIONS)
 	@scripts/need postgres redis
 	@$(GO) run ./trials/idle
+
 .PHONY: bench-api
 bench-api: ## Accepted requests per second beside pgbench with the same statements (MESSAGES)
 	@scripts/need postgres redis
