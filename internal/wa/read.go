@@ -237,7 +237,7 @@ func media(m *waE2E.Message) (content, bool) {
 	}
 }
 
-func size(n uint64) int64 { return int64(min(n, math.MaxInt64)) } //nolint:gosec // it fits
+func size(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
 // about names the message that this one is about; nil if it stands by itself.
 func about(id string) *fleet.Content {
