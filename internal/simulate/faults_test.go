@@ -59,11 +59,8 @@ var faults = map[string]func(w *world, s step){
 		l.BlackHole(true)
 		w.later(d, func() { l.BlackHole(false); l.Reset() })
 	}),
-	"freeze": onProcess(func(w *world, in *instance, s step) {
-		in.gate.freeze()
-		in.hold(true)
-		w.later(s.duration(0), func() { in.gate.thaw(); in.hold(false) })
-	}),
+	"freeze":    onProcess(func(_ *world, in *instance, s step) { in.freeze(s.duration(0)) }),
+	"freeze-at": onProcess(func(_ *world, in *instance, s step) { in.trap(s, trap{stop: true, rest: s.duration(3)}) }),
 	"no-store": onProcess(func(w *world, in *instance, s step) {
 		in.gate.silence()
 		w.later(s.duration(0), in.gate.answer)
@@ -72,8 +69,8 @@ var faults = map[string]func(w *world, s step){
 		in.gate.set(func() { in.gate.slow = s.duration(0) })
 		w.later(s.duration(1), func() { in.gate.set(func() { in.gate.slow = 0 }) })
 	}),
-	"store-error": onProcess(func(_ *world, in *instance, s step) { in.trap(s, false) }),
-	"crash":       onProcess(func(_ *world, in *instance, s step) { in.trap(s, true) }),
+	"store-error": onProcess(func(_ *world, in *instance, s step) { in.trap(s, trap{}) }),
+	"crash":       onProcess(func(_ *world, in *instance, s step) { in.trap(s, trap{crash: true, rest: s.duration(3)}) }),
 	"restart": onProcess(func(_ *world, in *instance, s step) {
 		select {
 		case in.s.restarts <- s.duration(0):
@@ -215,13 +212,17 @@ func onLinks(do func(*world, *memnet.Link, time.Duration)) func(*world, step) {
 	})
 }
 
-// trap sets a trap: "before|after kind n", and how long a process that died there stays away.
-func (in *instance) trap(s step, crash bool) {
-	t := &trap{kind: s.word(1), left: s.number(2), after: s.word(0) == "after", crash: crash}
-	if crash {
-		t.rest = s.duration(3)
-	}
-	in.gate.set(func() { in.gate.traps = append(in.gate.traps, t) })
+// freeze lets the process stand still for a while.
+func (in *instance) freeze(d time.Duration) {
+	in.gate.freeze()
+	in.hold(true)
+	in.s.w.later(d, func() { in.gate.thaw(); in.hold(false) })
+}
+
+// trap sets a trap: "before|after kind n", and for how long the process is away then.
+func (in *instance) trap(s step, t trap) {
+	t.after, t.kind, t.left = s.word(0) == "after", s.word(1), s.number(2)
+	in.gate.set(func() { in.gate.traps = append(in.gate.traps, &t) })
 }
 
 // storm lets the plan happen while clients send and people write.
@@ -235,15 +236,16 @@ func (w *world) storm() {
 		faults[s.Fault](w, s)
 	}
 	pause(time.Until(w.stormEnds))
-	w.undo.Wait()
-	for _, f := range w.sim.Faults() {
-		w.sim.SetFault(f.Scope, wasim.Fault{})
-	}
 	for _, s := range w.slots {
 		if in := s.get(); in != nil {
 			in.gate.set(func() { in.gate.traps = nil })
 			in.lose.reset()
 		}
+	}
+	settle()
+	w.undo.Wait()
+	for _, f := range w.sim.Faults() {
+		w.sim.SetFault(f.Scope, wasim.Fault{})
 	}
 	w.receiver.lose.reset()
 	for _, n := range w.sessions { // what only a person may end, a person ends

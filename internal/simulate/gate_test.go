@@ -18,6 +18,7 @@ import (
 type gate struct {
 	owner string                   // as terms of this process name it
 	died  func(rest time.Duration) // told once, before the call that killed it returns; must not wait
+	stops func(rest time.Duration) // freezes the process for a while; must not wait
 
 	mu     sync.Mutex    // never held across anything that waits
 	frozen chan struct{} // the process stands still: what it was about to ask is asked when it goes on, however late
@@ -43,6 +44,7 @@ type trap struct {
 	left  int
 	after bool // the statement takes effect (its transaction commits), and only the answer is lost
 	crash bool // the process dies there
+	stop  bool // the process stands still there, and goes on as if nothing had happened
 	rest  time.Duration
 }
 
@@ -91,8 +93,9 @@ func (g *gate) kill(rest time.Duration) {
 	}
 }
 
-// pass waits while the process is frozen or the database silent. In an open transaction it waits for idle at most. The
-// context it returns is the one to go on with: time does not run out for a process that stands still.
+// pass waits while the process is frozen or the database silent, in an open transaction for idle at most. The context it
+// returns is the one to go on with: time does not run out for a process that stands still. (In a transaction it does, or
+// database/sql would wait for this call with a mutex, which stops the fake clock.)
 func (g *gate) pass(ctx context.Context, idle <-chan time.Time) (context.Context, error) {
 	for {
 		var frozen, cut chan struct{}
@@ -102,12 +105,16 @@ func (g *gate) pass(ctx context.Context, idle <-chan time.Time) (context.Context
 		switch {
 		case dead:
 			return ctx, errGone
+		case frozen != nil && idle == nil:
+			<-frozen
+			ctx = context.WithoutCancel(ctx)
 		case frozen != nil:
 			select {
 			case <-frozen:
-				ctx = context.WithoutCancel(ctx)
 			case <-idle:
 				return ctx, errIdle
+			case <-ctx.Done():
+				return ctx, ctx.Err()
 			}
 		case cut != nil:
 			select {
@@ -152,8 +159,13 @@ func (g *gate) caught(q string) (found *trap) {
 	return found
 }
 
-// spring does what the trap is for.
+// spring does what the trap is for, once the statement has taken effect or in its place.
 func (g *gate) spring(t *trap) error {
+	if t.stop {
+		g.stops(t.rest)
+		_, err := g.pass(context.Background(), nil) //nolint:usetesting // it ends when the process goes on
+		return err
+	}
 	if t.crash {
 		g.kill(t.rest)
 		return errGone
@@ -212,20 +224,27 @@ type gatedConn struct {
 	tx *gatedTx // open now
 }
 
+// wait lets the process and the transaction stand still, if they do.
+func (c *gatedConn) wait(ctx context.Context) (context.Context, error) {
+	if c.tx != nil {
+		return c.tx.alive(ctx)
+	}
+	return c.g.pass(ctx, nil)
+}
+
 // before decides about one statement; the trap is for after it.
 func (c *gatedConn) before(ctx context.Context, q string) (context.Context, *trap, error) {
 	var err error
-	if c.tx != nil {
-		ctx, err = c.tx.alive(ctx)
-	} else {
-		ctx, err = c.g.pass(ctx, nil)
-	}
-	if err != nil {
+	if ctx, err = c.wait(ctx); err != nil {
 		return ctx, nil, err
 	}
 	t := c.g.caught(q)
 	switch {
 	case t == nil:
+	case !t.after && t.stop:
+		c.g.stops(t.rest)
+		ctx, err = c.wait(ctx)
+		return ctx, nil, err
 	case !t.after:
 		return ctx, nil, c.g.spring(t)
 	case c.tx != nil:
@@ -245,9 +264,9 @@ func (c *gatedConn) ExecContext(ctx context.Context, q string, a []driver.NamedV
 	}
 	c.note(q, a, res)
 	if t != nil {
-		return nil, c.g.spring(t)
+		err = c.g.spring(t)
 	}
-	return res, nil
+	return res, err
 }
 
 // note remembers a write whose first arguments are a term of this process. In a transaction it counts at the commit.
@@ -277,6 +296,13 @@ func (c *gatedConn) QueryContext(ctx context.Context, q string, a []driver.Named
 	rows, err := c.Conn.(driver.QueryerContext).QueryContext(ctx, q, a)
 	if err != nil || t == nil {
 		return rows, err
+	}
+	if t.stop {
+		if err := c.g.spring(t); err != nil {
+			_ = rows.Close()
+			return nil, err
+		}
+		return rows, nil
 	}
 	for values := make([]driver.Value, len(rows.Columns())); err == nil; {
 		err = rows.Next(values) // it takes effect when it is read to its end
@@ -335,7 +361,7 @@ func (t *gatedTx) alive(ctx context.Context) (context.Context, error) {
 	if errors.Is(err, errIdle) {
 		t.over = errIdle
 		_ = t.Tx.Rollback() // the database does it, whatever the process wants
-		if _, held := t.c.g.pass(ctx, nil); held != nil {
+		if _, held := t.c.g.pass(ctx, make(chan time.Time)); held != nil {
 			return ctx, held
 		}
 	}

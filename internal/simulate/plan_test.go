@@ -157,14 +157,16 @@ var menu = []struct {
 
 	{"reset", 4, workerNames, nil},
 	{"black-hole", 3, workerNames, lasting(5, 60)},
-	{"freeze", 6, workerNames, lasting(5, 90)},
+	{"freeze", 4, workerNames, lasting(5, 90)},
+	{"freeze-at", 9, workerNames, stopped(workerStatements)},
 	{"no-store", 4, workerNames, lasting(5, 60)},
 	{"slow-store", 3, workerNames, slowed},
 	{"store-error", 14, workerNames, trapped(workerStatements)},
 	{"crash", 9, workerNames, fatal(workerStatements)},
 	{"restart", 4, workerNames, lasting(0, 20)},
 
-	{"freeze", 3, apiNames, lasting(3, 30)},
+	{"freeze", 2, apiNames, lasting(3, 30)},
+	{"freeze-at", 3, apiNames, stopped(apiStatements)},
 	{"no-store", 2, apiNames, lasting(3, 30)},
 	{"slow-store", 4, apiNames, slowed},
 	{"store-error", 6, apiNames, trapped(apiStatements)},
@@ -172,7 +174,8 @@ var menu = []struct {
 	{"restart", 2, apiNames, lasting(0, 10)},
 	{"lose-answers", 5, apiNames, counted(4)},
 
-	{"freeze", 2, []string{"webhooks"}, lasting(5, 90)},
+	{"freeze", 1, []string{"webhooks"}, lasting(5, 90)},
+	{"freeze-at", 2, []string{"webhooks"}, stopped(webhookStatements)},
 	{"no-store", 1, []string{"webhooks"}, lasting(3, 40)},
 	{"store-error", 5, []string{"webhooks"}, trapped(webhookStatements)},
 	{"crash", 4, []string{"webhooks"}, fatal(webhookStatements)},
@@ -199,7 +202,7 @@ var (
 		"insert:idempotency_keys", "update:idempotency_keys", "delete:idempotency_keys", "select:idempotency_keys", "insert:messages",
 		"insert:conversations", "select:sessions", "select:api_keys", "any",
 	}
-	webhookStatements = []string{"update:deliveries", "select:deliveries", "update:endpoints", "select:events", "select:messages", "any"}
+	webhookStatements = []string{"update:deliveries", "select:endpoints", "update:endpoints", "select:events", "select:messages", "any"}
 )
 
 func lasting(from, to int) func(*rand.Rand) string {
@@ -216,6 +219,11 @@ func trapped(kinds []string) func(*rand.Rand) string {
 	return func(r *rand.Rand) string {
 		return fmt.Sprintf("%s %s %d", [2]string{"before", "after"}[r.IntN(2)], kinds[r.IntN(len(kinds))], 1+r.IntN(4))
 	}
+}
+
+func stopped(kinds []string) func(*rand.Rand) string {
+	where := trapped(kinds)
+	return func(r *rand.Rand) string { return where(r) + fmt.Sprintf(" %ds", 5+r.IntN(85)) }
 }
 
 func fatal(kinds []string) func(*rand.Rand) string {

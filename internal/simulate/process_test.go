@@ -114,7 +114,7 @@ func (s *slot) up(ctx context.Context) *instance {
 		s: s, name: fmt.Sprintf("%s.%d", s.name, s.w.lives.Add(1)), lose: &dropper{},
 		died: make(chan time.Duration, 1), done: make(chan struct{}),
 	}
-	in.gate = &gate{owner: in.name, seen: map[string]int{}, died: in.cut}
+	in.gate = &gate{owner: in.name, seen: map[string]int{}, died: in.cut, stops: in.freeze}
 	in.log = s.w.log.With(slog.String("process", in.name))
 	var err error
 	in.st, err = store.Open(ctx, store.Options{URL: s.w.url, PoolMax: 4, Ring: storetest.Ring(s.w.t), Wrap: in.gate.wrap})
