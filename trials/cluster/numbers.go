@@ -77,7 +77,6 @@ func (c *Cluster) pair(ctx context.Context, n *Number) error {
 	var key struct {
 		Key string `json:"key"`
 	}
-	path := "/api/admin/sessions/" + n.Slug
 	for _, step := range []struct {
 		path string
 		in   map[string]string
@@ -86,13 +85,33 @@ func (c *Cluster) pair(ctx context.Context, n *Number) error {
 		{"/api/admin/organizations", map[string]string{"orgId": n.Org, "label": "Organization"}, nil},
 		{"/api/admin/keys", map[string]string{"orgId": n.Org, "label": "trial"}, &key},
 		{"/api/admin/sessions", map[string]string{"orgId": n.Org, "sessionId": n.Slug}, nil},
-		{path + "/pair", map[string]string{"method": "qr"}, nil},
 	} {
 		if err := c.api(ctx, "POST", step.path, c.Admin, step.in, step.out); err != nil {
 			return err
 		}
 	}
 	n.Key = key.Key
+	for _, phone := range []string{n.Own, n.Person} {
+		if err := c.simulator(ctx, "POST", "/sim/phones", map[string]string{"pn": phone}, nil); err != nil {
+			return err
+		}
+	}
+	// A pairing goes down with its owner's term, which a short TTL on a busy machine may cost; a person would try again.
+	var err error
+	for range 4 {
+		if err = c.link(ctx, n); err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// link pairs by QR once, and waits until the session is connected.
+func (c *Cluster) link(ctx context.Context, n *Number) error {
+	path := "/api/admin/sessions/" + n.Slug
+	if err := c.api(ctx, "POST", path+"/pair", c.Admin, map[string]string{"method": "qr"}, nil); err != nil {
+		return err
+	}
 	var shown struct {
 		QR string `json:"qr"`
 	}
@@ -106,24 +125,25 @@ func (c *Cluster) pair(ctx context.Context, n *Number) error {
 	if err != nil {
 		return err
 	}
-	for _, phone := range []string{n.Own, n.Person} {
-		if err := c.simulator(ctx, "POST", "/sim/phones", map[string]string{"pn": phone}, nil); err != nil {
-			return err
-		}
-	}
 	if err := c.simulator(ctx, "POST", "/sim/phones/"+n.Own+"/scan", map[string]string{"qr": shown.QR}, nil); err != nil {
 		return err
 	}
-	return Until(ctx, 2*time.Minute, func() error {
+	var lost error
+	err = Until(ctx, 2*time.Minute, func() error {
 		var s Session
 		if err := c.api(ctx, "GET", path, c.Admin, nil, &s); err != nil {
 			return err
 		}
-		if !s.Connected || s.PairedAt == "" {
+		switch {
+		case s.Connected && s.PairedAt != "":
+		case s.State == "needs_pairing" || s.State == "logged_out":
+			lost = fmt.Errorf("the pairing was lost, %s", s.State)
+		default:
 			return fmt.Errorf("is %s, paired at %q", s.State, s.PairedAt)
 		}
 		return nil
 	})
+	return errors.Join(lost, err)
 }
 
 // Sessions asks the API for every session, by slug.
