@@ -38,32 +38,43 @@ type Committer[S any] struct {
 	queue []*entry[S]
 	busy  bool
 	work  sync.WaitGroup
+	wake  chan struct{} // one slot: a step that can't wait has come
 }
 
 type entry[S any] struct {
 	step S
-	done chan error // one slot
+	wait time.Duration // it may wait for company
+	done chan error    // one slot
 }
 
 // New returns a committer. commit gets the steps in the order they came and at most limit of time. It
 // says in each step what became of it, and returns an error if nothing was committed or nobody knows.
 func New[S any](limit time.Duration, commit func(ctx context.Context, steps []S) error) *Committer[S] {
-	return &Committer[S]{commit: commit, limit: limit}
+	return &Committer[S]{commit: commit, limit: limit, wake: make(chan struct{}, 1)}
 }
 
 // Do commits a step, with others if there are any, and returns the error of its commit. The step's
 // answers may be read only if that is nil. A caller whose context ends is told so at once: its step is
 // not committed if it was still waiting, and may be committed otherwise.
-func (c *Committer[S]) Do(ctx context.Context, step S) error {
+func (c *Committer[S]) Do(ctx context.Context, step S) error { return c.DoWithin(ctx, step, 0) }
+
+// DoWithin is Do for a step that is in no hurry: it goes with the next step that is, and begins after
+// wait at the latest.
+func (c *Committer[S]) DoWithin(ctx context.Context, step S, wait time.Duration) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	e := &entry[S]{step: step, done: make(chan error, 1)}
+	e := &entry[S]{step: step, wait: wait, done: make(chan error, 1)}
 	c.mu.Lock()
 	c.queue = append(c.queue, e)
 	if !c.busy {
 		c.busy = true
 		c.work.Go(func() { c.run(context.WithoutCancel(ctx)) })
+	} else if wait <= 0 {
+		select {
+		case c.wake <- struct{}{}:
+		default:
+		}
 	}
 	c.mu.Unlock()
 	select {
@@ -93,11 +104,41 @@ func (c *Committer[S]) withdraw(e *entry[S]) {
 // run commits until nothing is left.
 func (c *Committer[S]) run(ctx context.Context) {
 	for {
+		c.rest()
 		batch := c.take()
 		if batch == nil {
 			return
 		}
 		c.settle(ctx, batch)
+	}
+}
+
+// rest waits while all that is queued may wait.
+func (c *Committer[S]) rest() {
+	c.mu.Lock()
+	wait := time.Duration(0)
+	for i, e := range c.queue {
+		if e.wait <= 0 {
+			wait = 0
+			break
+		}
+		if i == 0 || e.wait < wait {
+			wait = e.wait
+		}
+	}
+	select {
+	case <-c.wake: // the step that it was for is in the queue
+	default:
+	}
+	c.mu.Unlock()
+	if wait <= 0 {
+		return
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-c.wake:
 	}
 }
 

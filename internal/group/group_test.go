@@ -183,3 +183,31 @@ func TestAVeryLongQueueIsCommittedInPieces(t *testing.T) {
 		}
 	})
 }
+
+func TestAStepInNoHurryGoesWithTheNextThatIsOrAfterItsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got log
+		c := group.New(time.Minute, func(_ context.Context, steps []int) error {
+			got.add(steps)
+			return nil
+		})
+		start := time.Now()
+		do := func(step int, wait, want time.Duration) {
+			if err := c.DoWithin(t.Context(), step, wait); err != nil || time.Since(start) != want {
+				t.Errorf("DoWithin(%d, %v) = %v after %v, want it after %v", step, wait, err, time.Since(start), want)
+			}
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { do(1, 10*time.Millisecond, 4*time.Millisecond) })
+		time.Sleep(2 * time.Millisecond)
+		wg.Go(func() { do(2, 10*time.Millisecond, 4*time.Millisecond) })
+		time.Sleep(2 * time.Millisecond)
+		wg.Go(func() { do(3, 0, 4*time.Millisecond) })
+		wg.Wait()
+		wg.Go(func() { do(4, 10*time.Millisecond, 14*time.Millisecond) })
+		wg.Wait()
+		if diff := cmp.Diff([][]int{{1, 2, 3}, {4}}, got.batches); diff != "" {
+			t.Errorf("batches (-want +got):\n%s", diff)
+		}
+	})
+}

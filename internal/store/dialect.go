@@ -235,6 +235,18 @@ func unavailable(err error) error {
 	return err
 }
 
+// Refused reports whether the database has answered that it will never take a statement, so that what
+// it was part of is rolled back for certain: a constraint, a value it can't hold, a statement it
+// can't read.
+func Refused(err error) bool {
+	if errors.Is(unavailable(err), fleet.ErrUnavailable) {
+		return false
+	}
+	_, postgres := errors.AsType[*pgconn.PgError](err)
+	_, lite := errors.AsType[*sqlite.Error](err)
+	return postgres || lite
+}
+
 type marked struct{ err, mark error }
 
 func (m *marked) Error() string   { return m.err.Error() }

@@ -43,23 +43,30 @@ func (c *cache[K, V]) fill(k K, v V, version uint64) {
 	}
 }
 
-// change takes k out before it is written and returns the version of the change.
-func (c *cache[K, V]) change(k K) uint64 {
+// change takes keys out before they are written and returns the version of the change.
+func (c *cache[K, V]) change(ks ...K) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.entries, k)
+	for _, k := range ks {
+		delete(c.entries, k)
+	}
 	c.version++
 	return c.version
 }
 
 // changed puts in what was committed, unless another change came between.
-func (c *cache[K, V]) changed(k K, v V, version uint64) {
+func (c *cache[K, V]) changed(k K, v V, version uint64) { c.allChanged(map[K]V{k: v}, version) }
+
+// allChanged is changed for what one change wrote.
+func (c *cache[K, V]) allChanged(values map[K]V, version uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if version == c.version {
-		c.put(k, v)
-	} else {
-		delete(c.entries, k)
+	for k, v := range values {
+		if version == c.version {
+			c.put(k, v)
+		} else {
+			delete(c.entries, k)
+		}
 	}
 	c.version++
 }

@@ -9,6 +9,7 @@ import (
 	"go.mau.fi/whatsmeow/store/sqlstore"
 	waLog "go.mau.fi/whatsmeow/util/log"
 
+	"github.com/wafleet/wafleet/internal/group"
 	"github.com/wafleet/wafleet/internal/plant"
 	"github.com/wafleet/wafleet/internal/seal"
 	"github.com/wafleet/wafleet/internal/store"
@@ -32,6 +33,7 @@ type Container struct {
 	log      *slog.Logger
 	metrics  *metrics
 	postgres bool
+	sessions *group.Committer[*sessionWrite] // what sends have encrypted with, stored together
 }
 
 // New returns the process's container. It touches no table.
@@ -40,7 +42,7 @@ func New(o Options) *Container {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	db := o.Store.DB()
-	return &Container{
+	c := &Container{
 		store: o.Store, db: db, ring: o.Store.Ring(),
 		// Its log lines carry phone numbers, and say nothing that an error does not.
 		raw:      sqlstore.NewWithWrappedDB(db, waLog.Noop),
@@ -49,6 +51,8 @@ func New(o Options) *Container {
 		metrics:  newMetrics(o.Registerer),
 		postgres: o.Store.Postgres(),
 	}
+	c.sessions = group.New(sessionsLimit, c.commitSessions)
+	return c
 }
 
 // query is one statement in both dialects. It is written for PostgreSQL; SQLite needs neither the

@@ -4,12 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"maps"
-	"slices"
-	"strconv"
-	"strings"
 
-	"go.mau.fi/util/dbutil"
 	"go.mau.fi/whatsmeow/store"
 	"go.mau.fi/whatsmeow/store/sqlstore"
 	"go.mau.fi/whatsmeow/types"
@@ -25,6 +20,7 @@ type deviceStore struct {
 
 	preKeys    chan struct{} // one slot: pre-key ids are counted up, so one commit after the other
 	identities cache[string, [32]byte]
+	sessions   cache[string, []byte]
 	migrated   cache[string, struct{}] // phone numbers whose sessions are under their LID
 	contacts   cache[types.JID, types.ContactInfo]
 	tokens     cache[types.JID, heldToken]
@@ -34,12 +30,15 @@ type deviceStore struct {
 var _ store.AllSessionSpecificStores = (*deviceStore)(nil)
 
 func newDeviceStore(f *Fence, jid types.JID) *deviceStore {
-	return &deviceStore{f: f, raw: sqlstore.NewSQLStore(f.c.raw, jid), jid: jid.String(), preKeys: make(chan struct{}, 1)}
+	s := &deviceStore{f: f, raw: sqlstore.NewSQLStore(f.c.raw, jid), jid: jid.String(), preKeys: make(chan struct{}, 1)}
+	s.sessions.max = sessionsMax
+	return s
 }
 
 // forget empties every cache: the device's rows were replaced.
 func (s *deviceStore) forget() {
 	s.identities.clear()
+	s.sessions.clear()
 	s.migrated.clear()
 	s.contacts.clear()
 	s.tokens.clear()
@@ -119,118 +118,6 @@ func (s *deviceStore) dropIdentities(ctx context.Context, fn func(ctx context.Co
 	return err
 }
 
-// ---- sessions
-
-const putSessions = ` INSERT INTO whatsmeow_sessions (our_jid, their_id, session)
-	SELECT $4::text, u.k, u.v FROM f CROSS JOIN u WHERE TRUE
-	ON CONFLICT (our_jid, their_id) DO UPDATE SET session=excluded.session`
-
-var (
-	putSession = fencedQuery(`INSERT INTO whatsmeow_sessions (our_jid, their_id, session)
-		SELECT $4::text, $5::text, $6::bytea FROM f WHERE TRUE
-		ON CONFLICT (our_jid, their_id) DO UPDATE SET session=excluded.session`)
-	putManySessions = `WITH f AS (` + fenceRow + `), u (k, v) AS (SELECT * FROM unnest($5::text[], $6::bytea[]))` + putSessions
-)
-
-func (s *deviceStore) PutSession(ctx context.Context, address string, session []byte) error {
-	return s.f.write(ctx, putSession, s.jid, address, session)
-}
-
-// PutManySessions stores what one send encrypted with, in one statement whatever the number of
-// devices. It runs after the encryption and before the frame, so it is the last place to see that
-// the recipient's phone was left out.
-func (s *deviceStore) PutManySessions(ctx context.Context, sessions map[string][]byte) error {
-	if err := s.f.check(ctx); err != nil {
-		return err
-	}
-	w := s.f.sendOf(ctx)
-	if w != nil && w.direct {
-		if ok, err := w.covers(ctx, sessions); err != nil {
-			return s.f.fail(ctx, err)
-		} else if !ok {
-			return s.f.fail(ctx, ErrRecipientSkipped)
-		}
-	}
-	if len(sessions) == 0 {
-		return nil
-	}
-	text, args := s.manySessions(sessions)
-	if err := s.f.writeText(ctx, text, args); err != nil {
-		return err
-	}
-	if w != nil {
-		s.f.committed(ctx, func() { w.saved.Store(true) })
-	}
-	return nil
-}
-
-func (s *deviceStore) manySessions(sessions map[string][]byte) (text string, args []any) {
-	addresses := slices.Sorted(maps.Keys(sessions))
-	if s.f.c.postgres {
-		values := make([][]byte, len(addresses))
-		for i, a := range addresses {
-			values[i] = sessions[a]
-		}
-		return putManySessions, []any{s.jid, addresses, values}
-	}
-	args = append(make([]any, 0, 1+2*len(addresses)), s.jid)
-	for _, a := range addresses {
-		args = append(args, a, sessions[a])
-	}
-	return `WITH f AS (` + takeFence.sqlite + `), u (k, v) AS (VALUES ` + pairs(5, len(addresses)) + `)` +
-		strings.Replace(putSessions, "::text", "", 1), args
-}
-
-// pairs writes n rows of two parameters each, the first of them numbered from.
-func pairs(from, n int) string {
-	var b strings.Builder
-	for i := range n {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString("($" + strconv.Itoa(from+2*i) + ",$" + strconv.Itoa(from+1+2*i) + ")")
-	}
-	return b.String()
-}
-
-func (s *deviceStore) GetSession(ctx context.Context, address string) ([]byte, error) {
-	return read(ctx, s.f, func(ctx context.Context) ([]byte, error) { return s.raw.GetSession(ctx, address) })
-}
-
-func (s *deviceStore) HasSession(ctx context.Context, address string) (bool, error) {
-	return read(ctx, s.f, func(ctx context.Context) (bool, error) { return s.raw.HasSession(ctx, address) })
-}
-
-// GetManySessions is whatsmeow's with one text for any number of addresses.
-func (s *deviceStore) GetManySessions(ctx context.Context, addresses []string) (map[string][]byte, error) {
-	return read(ctx, s.f, func(ctx context.Context) (map[string][]byte, error) {
-		if !s.f.c.postgres {
-			return s.raw.GetManySessions(ctx, addresses)
-		}
-		out := make(map[string][]byte, len(addresses))
-		for _, a := range addresses {
-			out[a] = nil
-		}
-		rows, err := s.f.c.db.Query(ctx, `SELECT their_id, session FROM whatsmeow_sessions WHERE our_jid=$1 AND their_id=ANY($2::text[])`, s.jid, addresses)
-		err = dbutil.NewRowIterWithError(rows, func(row dbutil.Scannable) (struct{}, error) {
-			var a string
-			var session []byte
-			err := row.Scan(&a, &session)
-			out[a] = session
-			return struct{}{}, err
-		}, err).Iter(func(struct{}) (bool, error) { return true, nil })
-		return out, err
-	})
-}
-
-func (s *deviceStore) DeleteSession(ctx context.Context, address string) error {
-	return s.f.do(ctx, func(ctx context.Context) error { return s.raw.DeleteSession(ctx, address) })
-}
-
-func (s *deviceStore) DeleteAllSessions(ctx context.Context, phone string) error {
-	return s.f.do(ctx, func(ctx context.Context) error { return s.raw.DeleteAllSessions(ctx, phone) })
-}
-
 var hasUnderPN = newQuery(`SELECT EXISTS (SELECT 1 FROM whatsmeow_sessions WHERE our_jid=$1 AND their_id LIKE $2)
 	OR EXISTS (SELECT 1 FROM whatsmeow_identity_keys WHERE our_jid=$1 AND their_id LIKE $2)
 	OR EXISTS (SELECT 1 FROM whatsmeow_sender_keys WHERE our_jid=$1 AND sender_id LIKE $2)`)
@@ -252,7 +139,9 @@ func (s *deviceStore) MigratePNToLID(ctx context.Context, pn, lid types.JID) err
 	}
 	if found {
 		s.identities.clear()
+		s.sessions.clear()
 		s.f.changing(ctx, &s.identities)
+		s.f.changing(ctx, &s.sessions)
 		err := s.f.do(ctx, func(ctx context.Context) error {
 			// A raw store of its own: the one we keep remembers a migration that failed.
 			return sqlstore.NewSQLStore(s.f.c.raw, s.own()).MigratePNToLID(ctx, pn, lid)
@@ -261,6 +150,7 @@ func (s *deviceStore) MigratePNToLID(ctx context.Context, pn, lid types.JID) err
 			return err
 		}
 		s.f.committed(ctx, s.identities.clear)
+		s.f.committed(ctx, s.sessions.clear)
 	}
 	s.f.committed(ctx, func() { s.migrated.fill(user, struct{}{}, version) })
 	return nil

@@ -1,0 +1,320 @@
+package wastore
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.mau.fi/util/dbutil"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/group"
+	"github.com/wafleet/wafleet/internal/plant"
+	"github.com/wafleet/wafleet/internal/store"
+)
+
+// Signal sessions: read and written with every message. Under the lease nobody else writes them, so
+// those used last are remembered, and a send reads nothing.
+
+const (
+	sessionsMax   = 128              // sessions remembered per device
+	sessionsLimit = 10 * time.Second // one commit of what sends encrypted with
+)
+
+var putSession = fencedQuery(`INSERT INTO whatsmeow_sessions (our_jid, their_id, session)
+	SELECT $4::text, $5::text, $6::bytea FROM f WHERE TRUE
+	ON CONFLICT (our_jid, their_id) DO UPDATE SET session=excluded.session`)
+
+func (s *deviceStore) PutSession(ctx context.Context, address string, session []byte) error {
+	version := s.sessions.change(address)
+	s.f.changing(ctx, &s.sessions)
+	if err := s.f.write(ctx, putSession, s.jid, address, session); err != nil {
+		return err
+	}
+	s.f.committed(ctx, func() { s.sessions.changed(address, session, version) })
+	return nil
+}
+
+// PutManySessions stores what one send encrypted with. It runs after the encryption and before the
+// frame, so it is the last place to see that the recipient's phone was left out.
+func (s *deviceStore) PutManySessions(ctx context.Context, sessions map[string][]byte) error {
+	if err := s.f.check(ctx); err != nil {
+		return err
+	}
+	w := s.f.sendOf(ctx)
+	if w != nil && w.direct {
+		if ok, err := w.covers(ctx, sessions); err != nil {
+			return s.f.fail(ctx, err)
+		} else if !ok {
+			return s.f.fail(ctx, ErrRecipientSkipped)
+		}
+	}
+	if len(sessions) == 0 {
+		return nil
+	}
+	if err := s.putMany(ctx, sessions); err != nil {
+		return err
+	}
+	if w != nil {
+		s.f.committed(ctx, func() { w.saved.Store(true) })
+	}
+	return nil
+}
+
+// putMany writes sessions in one statement, and together with those of other sends if it is in no
+// transaction.
+func (s *deviceStore) putMany(ctx context.Context, sessions map[string][]byte) error {
+	write := &sessionWrite{s: s, values: sessions, version: s.sessions.change(slices.Collect(maps.Keys(sessions))...)}
+	s.f.changing(ctx, &s.sessions)
+	if s.f.txOf(ctx) != nil {
+		if err := s.f.writeText(ctx, write.text(), write.args()); err != nil {
+			return err
+		}
+		s.f.committed(ctx, write.believe)
+		return nil
+	}
+	err := s.f.c.sessions.Do(ctx, write)
+	if err == nil && !write.held {
+		err = fleet.ErrLeaseLost
+	}
+	return s.f.fail(ctx, err)
+}
+
+// sessionWrite is what one send encrypted with.
+type sessionWrite struct {
+	s       *deviceStore
+	values  map[string][]byte
+	version uint64
+	held    bool // the term held its lease
+}
+
+// believe remembers what is committed.
+func (w *sessionWrite) believe() { w.s.sessions.allChanged(w.values, w.version) }
+
+// commitSessions stores what several sends encrypted with, each under its own term: one that is over
+// writes nothing and hears of it, and the others go on. What came of it is known to the caches before
+// it is known to the senders, who may have left meanwhile.
+func (c *Container) commitSessions(ctx context.Context, writes []*sessionWrite) error {
+	for _, w := range writes {
+		w.held = false
+	}
+	run := c.commitSessionsLite
+	if c.postgres {
+		run = c.commitSessionsPostgres
+	}
+	err := run(ctx, writes)
+	for _, w := range writes {
+		if err == nil && w.held {
+			w.believe()
+		} else {
+			w.s.sessions.change() // it may be committed all the same: nobody may believe what was read meanwhile
+		}
+	}
+	if err != nil && store.Refused(err) {
+		return group.Rejected(err)
+	}
+	return err
+}
+
+// putSessions is one statement for all: the leases are locked in the order of their sessions, as
+// everywhere, and each row needs the lease of its own term.
+const putSessions = `WITH held AS MATERIALIZED (
+		SELECT t.id, t.owner, t.epoch FROM (SELECT DISTINCT id, owner, epoch FROM unnest($1::text[], $2::text[], $3::bigint[]) AS t(id, owner, epoch) ORDER BY id, owner, epoch) AS t
+		CROSS JOIN LATERAL (SELECT session_id FROM leases l WHERE l.session_id=t.id AND l.owner=t.owner AND l.epoch=t.epoch FOR SHARE) AS l),
+	put AS (INSERT INTO whatsmeow_sessions (our_jid, their_id, session)
+		SELECT u.jid, u.address, u.session FROM unnest($4::text[], $5::text[], $6::bigint[], $7::text[], $8::text[], $9::bytea[]) AS u(id, owner, epoch, jid, address, session)
+		JOIN held ON held.id=u.id AND held.owner=u.owner AND held.epoch=u.epoch ORDER BY u.jid, u.address
+		ON CONFLICT (our_jid, their_id) DO UPDATE SET session=excluded.session)
+	SELECT id, owner, epoch FROM held`
+
+func (c *Container) commitSessionsPostgres(ctx context.Context, writes []*sessionWrite) error {
+	type key struct {
+		term         fleet.Term
+		jid, address string
+	}
+	rows := map[key][]byte{} // a row is written once; what came later counts
+	var terms, all termColumns
+	for _, w := range writes {
+		terms.add(w.s.f.term)
+		for address, session := range w.values {
+			rows[key{w.s.f.term, w.s.jid, address}] = session
+		}
+	}
+	var jids, addresses []string
+	var values [][]byte
+	for k, session := range rows {
+		all.add(k.term)
+		jids, addresses, values = append(jids, k.jid), append(addresses, k.address), append(values, session)
+	}
+	text := putSessions
+	if plant.NoFence {
+		text = strings.Replace(text, "l.owner=t.owner AND l.epoch=t.epoch", "TRUE", 1)
+	}
+	held := map[fleet.Term]bool{}
+	found, err := c.db.Query(ctx, text, terms.ids, terms.owners, terms.epochs, all.ids, all.owners, all.epochs, jids, addresses, values)
+	err = dbutil.NewRowIterWithError(found, func(row dbutil.Scannable) (t fleet.Term, err error) {
+		err = row.Scan(&t.SessionID, &t.Owner, &t.Epoch)
+		return t, err
+	}, err).Iter(func(t fleet.Term) (bool, error) {
+		held[t] = true
+		return true, nil
+	})
+	for _, w := range writes {
+		w.held = held[w.s.f.term]
+	}
+	return err
+}
+
+// termColumns are terms as three arrays.
+type termColumns struct {
+	ids, owners []string
+	epochs      []int64
+}
+
+func (c *termColumns) add(t fleet.Term) {
+	c.ids, c.owners, c.epochs = append(c.ids, string(t.SessionID)), append(c.owners, t.Owner), append(c.epochs, t.Epoch)
+}
+
+// commitSessionsLite runs a statement per send: they share the transaction, and its sync.
+func (c *Container) commitSessionsLite(ctx context.Context, writes []*sessionWrite) error {
+	put := func(ctx context.Context) error {
+		for _, w := range writes {
+			t := w.s.f.term
+			res, err := c.db.Exec(ctx, w.text(), append([]any{t.SessionID, t.Owner, t.Epoch}, w.args()...)...)
+			if err != nil {
+				return err
+			}
+			n, err := res.RowsAffected()
+			if err != nil {
+				return err
+			}
+			w.held = n > 0
+		}
+		return nil
+	}
+	if len(writes) == 1 {
+		return put(ctx)
+	}
+	return store.TxError(ctx, c.db.DoTxn(ctx, nil, put))
+}
+
+const putManySessions = ` INSERT INTO whatsmeow_sessions (our_jid, their_id, session)
+	SELECT $4::text, u.k, u.v FROM f CROSS JOIN u WHERE TRUE
+	ON CONFLICT (our_jid, their_id) DO UPDATE SET session=excluded.session`
+
+// text is the statement of one send alone, whose arguments go on from $4.
+func (w *sessionWrite) text() string {
+	if w.s.f.c.postgres {
+		return `WITH f AS (` + fenceRow + `), u (k, v) AS (SELECT * FROM unnest($5::text[], $6::bytea[]))` + putManySessions
+	}
+	return `WITH f AS (` + takeFence.sqlite + `), u (k, v) AS (VALUES ` + pairs(5, len(w.values)) + `)` +
+		strings.Replace(putManySessions, "::text", "", 1)
+}
+
+// pairs writes n rows of two parameters each, the first of them numbered from.
+func pairs(from, n int) string {
+	var b strings.Builder
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString("($" + strconv.Itoa(from+2*i) + ",$" + strconv.Itoa(from+1+2*i) + ")")
+	}
+	return b.String()
+}
+
+func (w *sessionWrite) args() []any {
+	addresses := slices.Sorted(maps.Keys(w.values))
+	if w.s.f.c.postgres {
+		values := make([][]byte, len(addresses))
+		for i, a := range addresses {
+			values[i] = w.values[a]
+		}
+		return []any{w.s.jid, addresses, values}
+	}
+	args := append(make([]any, 0, 1+2*len(addresses)), w.s.jid)
+	for _, a := range addresses {
+		args = append(args, a, w.values[a])
+	}
+	return args
+}
+
+func (s *deviceStore) GetSession(ctx context.Context, address string) ([]byte, error) {
+	found, err := s.GetManySessions(ctx, []string{address})
+	return found[address], err
+}
+
+func (s *deviceStore) HasSession(ctx context.Context, address string) (bool, error) {
+	session, err := s.GetSession(ctx, address)
+	return session != nil, err
+}
+
+// GetManySessions asks the database only for what is not remembered.
+func (s *deviceStore) GetManySessions(ctx context.Context, addresses []string) (map[string][]byte, error) {
+	if err := s.f.check(ctx); err != nil {
+		return nil, err
+	}
+	out := make(map[string][]byte, len(addresses))
+	remember := s.f.cached(ctx, &s.sessions)
+	var missing []string
+	for _, a := range addresses {
+		session, ok := []byte(nil), false
+		if remember {
+			session, ok = s.sessions.get(a)
+		}
+		if out[a] = session; !ok {
+			missing = append(missing, a)
+		}
+	}
+	if len(missing) == 0 {
+		return out, nil
+	}
+	version := s.sessions.reading()
+	found, err := s.readSessions(ctx, missing)
+	if err != nil {
+		return nil, s.f.fail(ctx, err)
+	}
+	for a, session := range found {
+		if out[a] = session; session != nil && remember {
+			s.f.committed(ctx, func() { s.sessions.fill(a, session, version) })
+		}
+	}
+	return out, nil
+}
+
+func (s *deviceStore) readSessions(ctx context.Context, addresses []string) (map[string][]byte, error) {
+	if !s.f.c.postgres {
+		return s.raw.GetManySessions(ctx, addresses)
+	}
+	out := make(map[string][]byte, len(addresses))
+	rows, err := s.f.c.db.Query(ctx, `SELECT their_id, session FROM whatsmeow_sessions WHERE our_jid=$1 AND their_id=ANY($2::text[])`, s.jid, addresses)
+	err = dbutil.NewRowIterWithError(rows, func(row dbutil.Scannable) (struct{}, error) {
+		var a string
+		var session []byte
+		err := row.Scan(&a, &session)
+		out[a] = session
+		return struct{}{}, err
+	}, err).Iter(func(struct{}) (bool, error) { return true, nil })
+	return out, err
+}
+
+func (s *deviceStore) DeleteSession(ctx context.Context, address string) error {
+	return s.dropSessions(ctx, func(ctx context.Context) error { return s.raw.DeleteSession(ctx, address) })
+}
+
+func (s *deviceStore) DeleteAllSessions(ctx context.Context, phone string) error {
+	return s.dropSessions(ctx, func(ctx context.Context) error { return s.raw.DeleteAllSessions(ctx, phone) })
+}
+
+func (s *deviceStore) dropSessions(ctx context.Context, fn func(ctx context.Context) error) error {
+	s.sessions.clear()
+	s.f.changing(ctx, &s.sessions)
+	err := s.f.do(ctx, fn)
+	if err == nil {
+		s.f.committed(ctx, s.sessions.clear)
+	}
+	return err
+}
