@@ -27,7 +27,7 @@ func peak(log []wasim.Entry) (most int) {
 // All that ran is restored without a request, each session by one of the workers that start together,
 // and no more sockets are being opened at once than their settings allow.
 func TestWorkersThatStartTogetherLogEachSessionInOnceAndFewAtATime(t *testing.T) {
-	const sessions, workers, batch = 12, 3, 2
+	const sessions, workers, batch = 9, 3, 2
 	const handshake = 3 * time.Second // of the slow WhatsApp below
 	bubble(t, func(t *testing.T, w *world) {
 		p := w.start("w0")
