@@ -242,7 +242,10 @@ func (c *Cluster) Log(ctx context.Context, after int64, query string) ([]wasim.E
 			Entries []wasim.Entry `json:"entries"`
 			Next    int64         `json:"next"`
 		}
-		if err := c.simulator(ctx, "GET", fmt.Sprintf("/sim/log?limit=10000&after=%d%s", after, query), nil, &page); err != nil {
+		err := Until(ctx, 3*time.Minute, func() error { // a machine that is busy with something else may take its time
+			return c.simulator(ctx, "GET", fmt.Sprintf("/sim/log?limit=2000&after=%d%s", after, query), nil, &page)
+		})
+		if err != nil {
 			return nil, err
 		}
 		if len(page.Entries) == 0 {
