@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -123,8 +124,8 @@ func (r request) script() string {
 	b.WriteString("\\set n random(1, 9000000000000000)\n")
 	for _, s := range r.statements {
 		text := s.text
-		for i := len(s.parameters) - 1; i >= 0; i-- {
-			value := unique.ReplaceAllStringFunc(s.parameters[i], func(token string) string {
+		for i, parameter := range slices.Backward(s.parameters) { // $10 before $1
+			value := unique.ReplaceAllStringFunc(parameter, func(token string) string {
 				return token[:len(token)-16] + "' || lpad((:n)::text, 16, '0') || '"
 			})
 			text = strings.ReplaceAll(text, "$"+strconv.Itoa(i+1), "("+value+")")

@@ -84,7 +84,7 @@ func trial(ctx context.Context, o options, database, binary, dir string) ([]verd
 	if err := s.open(ctx, binary, dir, most); err != nil {
 		return nil, err
 	}
-	fmt.Printf("\n%s: %d sessions on each side are paired and warm after %.0f s\n", database, most, time.Since(begun).Seconds())
+	_, _ = fmt.Fprintf(os.Stdout, "\n%s: %d sessions on each side are paired and warm after %.0f s\n", database, most, time.Since(begun).Seconds())
 	var verdicts []verdict
 	for _, sessions := range o.sessions {
 		var bares, gateways []result
@@ -100,7 +100,7 @@ func trial(ctx context.Context, o options, database, binary, dir string) ([]verd
 				return nil, fmt.Errorf("gateway: %w", err)
 			}
 			bares, gateways = append(bares, b), append(gateways, g)
-			fmt.Printf("  %2d sessions, round %d: bare %5.0f/s, gateway %5.0f/s\n", sessions, round+1, b.rate, g.rate)
+			_, _ = fmt.Fprintf(os.Stdout, "  %2d sessions, round %d: bare %5.0f/s, gateway %5.0f/s\n", sessions, round+1, b.rate, g.rate)
 		}
 		v := judge(database, sessions, bares, gateways)
 		v.print()

@@ -58,7 +58,7 @@ func readOptions() (options, error) {
 	}
 	if text := os.Getenv("SESSIONS"); text != "" {
 		o.sessions = nil
-		for _, word := range strings.Fields(text) {
+		for word := range strings.FieldsSeq(text) {
 			n, err := strconv.Atoi(word)
 			if err != nil || n < 1 || n > 1000 {
 				return o, fmt.Errorf("SESSIONS=%q: %q is not a number from 1 to 1000", text, word)

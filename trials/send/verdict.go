@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -66,11 +67,11 @@ func (v *verdict) short() bool {
 
 // print shows what a message costs on either side.
 func (v *verdict) print() {
-	fmt.Printf("\n  %s, %d sessions: gateway %.2f× bare (goal ≥ %.1f×), CPU %.2f× bare (goal ≤ %.1f×, aim %.1f×)\n",
+	_, _ = fmt.Fprintf(os.Stdout, "\n  %s, %d sessions: gateway %.2f× bare (goal ≥ %.1f×), CPU %.2f× bare (goal ≤ %.1f×, aim %.1f×)\n",
 		v.database, v.sessions, v.speed, v.goal(), v.cost, costGate, costAim)
-	fmt.Printf("    %-28s %10s %10s\n", "per message", "bare", "gateway")
+	_, _ = fmt.Fprintf(os.Stdout, "    %-28s %10s %10s\n", "per message", "bare", "gateway")
 	line := func(name, format string, of func(r result) float64) {
-		fmt.Printf("    %-28s %10s %10s\n", name, fmt.Sprintf(format, of(v.bare)), fmt.Sprintf(format, of(v.gateway)))
+		_, _ = fmt.Fprintf(os.Stdout, "    %-28s %10s %10s\n", name, fmt.Sprintf(format, of(v.bare)), fmt.Sprintf(format, of(v.gateway)))
 	}
 	line("messages/s", "%.0f", func(r result) float64 { return r.rate })
 	line("CPU ms", "%.2f", perMessage)
@@ -93,9 +94,9 @@ func (v *verdict) print() {
 		line("writing transactions", "%.2f", func(r result) float64 { return per(r.cost.writes, r) })
 		line("WAL bytes", "%.0f", func(r result) float64 { return per(r.cost.wal, r) })
 	}
-	fmt.Printf("    POST p50 %s, p99 %s\n", v.gateway.posted.p50.Round(100*time.Microsecond), v.gateway.posted.p99.Round(100*time.Microsecond))
+	_, _ = fmt.Fprintf(os.Stdout, "    POST p50 %s, p99 %s\n", v.gateway.posted.p50.Round(100*time.Microsecond), v.gateway.posted.p99.Round(100*time.Microsecond))
 	if v.lost+v.doubled+v.barelyLost > 0 {
-		fmt.Printf("    lost: gateway %d, bare %d; doubled by the gateway: %d\n", v.lost, v.barelyLost, v.doubled)
+		_, _ = fmt.Fprintf(os.Stdout, "    lost: gateway %d, bare %d; doubled by the gateway: %d\n", v.lost, v.barelyLost, v.doubled)
 	}
 	for _, side := range []struct {
 		name string
@@ -103,7 +104,7 @@ func (v *verdict) print() {
 	}{{"bare", v.bare}, {"gateway", v.gateway}} {
 		for _, text := range side.cost.dearest(14) {
 			s := side.cost.statements[text]
-			fmt.Printf("    %-8s %6.3f calls %7.3f ms  %.110s\n", side.name, float64(s.calls)/float64(side.messages), s.time.Seconds()*1000/float64(side.messages), text)
+			_, _ = fmt.Fprintf(os.Stdout, "    %-8s %6.3f calls %7.3f ms  %.110s\n", side.name, float64(s.calls)/float64(side.messages), s.time.Seconds()*1000/float64(side.messages), text)
 		}
 	}
 }
@@ -119,7 +120,7 @@ func conclude(verdicts []verdict) error {
 		}
 		short = short || v.short()
 	}
-	fmt.Printf("\nbench-send: gateway/bare %s (goals: %s ≥ %.1f×, %s ≥ %.1f×; aim %.1f× at 16); CPU per message %s (goal ≤ %.1f×, aim %.1f×)\n",
+	_, _ = fmt.Fprintf(os.Stdout, "\nbench-send: gateway/bare %s (goals: %s ≥ %.1f×, %s ≥ %.1f×; aim %.1f× at 16); CPU per message %s (goal ≤ %.1f×, aim %.1f×)\n",
 		strings.Join(speeds, ", "), postgres, speedPostgres, sqlite, speedSQLite, speedAim, strings.Join(costs, ", "), costGate, costAim)
 	if short {
 		return errShort
