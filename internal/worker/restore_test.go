@@ -28,15 +28,20 @@ func peak(log []wasim.Entry) (most int) {
 // and no more sockets are being opened at once than their settings allow.
 func TestWorkersThatStartTogetherLogEachSessionInOnceAndFewAtATime(t *testing.T) {
 	const sessions, workers, batch = 9, 3, 2
-	const handshake = 3 * time.Second // of the slow WhatsApp below
+	const handshake = 5 * time.Second // over the slow line below
 	bubble(t, func(t *testing.T, w *world) {
+		w.net.Latency = func(name string) time.Duration {
+			if name == "w0" {
+				return 0
+			}
+			return 500 * time.Millisecond
+		}
 		p := w.start("w0")
 		var all []fleet.Session
 		for i := range sessions {
 			all = append(all, w.paired(fmt.Sprint(5511900000001+i)))
 		}
 		p.crash()
-		w.sim.SetFault(wasim.Scope{}, wasim.Fault{Latency: time.Second})
 		seen := w.sim.Log(wasim.Query{Tail: 1})[0].Seq
 		begun := time.Now()
 		for i := range workers {
@@ -51,7 +56,6 @@ func TestWorkersThatStartTogetherLogEachSessionInOnceAndFewAtATime(t *testing.T)
 			return true
 		})
 		t.Logf("%d sessions were back %v after the kill", sessions, time.Since(begun))
-		w.sim.SetFault(wasim.Scope{}, wasim.Fault{})
 		w.sleep(time.Minute)
 		log := w.sim.Log(wasim.Query{After: seen})
 		logins := map[string]int{}
