@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -63,10 +64,8 @@ func TestAPoisonStepFailsAlone(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := group.New(time.Minute, func(_ context.Context, steps []int) error {
 					time.Sleep(time.Second)
-					for _, s := range steps {
-						if s == 2 {
-							return fail()
-						}
+					if slices.Contains(steps, 2) {
+						return fail()
 					}
 					return nil
 				})

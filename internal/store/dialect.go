@@ -35,12 +35,12 @@ func (s *Store) sql(q string) string {
 	if !strings.Contains(q, "@") {
 		return q
 	}
-	expanded, ok := s.texts.Load(q)
+	expanded, _ := s.texts.Load(q)
+	text, ok := expanded.(string)
 	if !ok {
-		expanded = s.expand(q)
-		s.texts.Store(q, expanded)
+		text = s.expand(q)
+		s.texts.Store(q, text)
 	}
-	text := expanded.(string)
 	if !strings.Contains(text, "@now@") {
 		return text
 	}

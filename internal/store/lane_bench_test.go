@@ -13,7 +13,7 @@ import (
 )
 
 // What the lanes' own part of a send costs: claim, outcome and receipt, without the frame. Messages
-// wait in their lanes already. On PostgreSQL commits/op are those of the whole database.
+// wait in their lanes already.
 //
 //	WAFLEET_TEST_POSTGRES=postgres://… go test -run '^$' -bench Lanes -benchtime 5000x ./internal/store
 func BenchmarkLanes(b *testing.B) {
@@ -28,6 +28,7 @@ func BenchmarkLanes(b *testing.B) {
 }
 
 func benchmarkLanes(b *testing.B, s *store.Store, sessions int) {
+	b.Helper()
 	ctx := b.Context()
 	if _, err := s.CreateOrganization(ctx, fleet.Organization{ID: "org-a", Strategy: fleet.StrategyWeighted}); err != nil {
 		b.Fatal(err)
@@ -53,7 +54,6 @@ func benchmarkLanes(b *testing.B, s *store.Store, sessions int) {
 			b.Fatal(err)
 		}
 	}
-	before := commits(b, s)
 	b.ResetTimer()
 	var lanes sync.WaitGroup
 	for _, term := range terms {
@@ -65,14 +65,12 @@ func benchmarkLanes(b *testing.B, s *store.Store, sessions int) {
 	}
 	lanes.Wait()
 	b.StopTimer()
-	if s.Postgres() {
-		b.ReportMetric(float64(commits(b, s)-before)/float64(b.N), "commits/op")
-	}
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")
 }
 
 // benchmarkLane works one lane empty. Receipts come beside it, as they do.
 func benchmarkLane(b *testing.B, s *store.Store, term fleet.Term) error {
+	b.Helper()
 	var receipts sync.WaitGroup
 	defer receipts.Wait()
 	item, err := s.NextInLane(b.Context(), term.SessionID)
@@ -104,16 +102,4 @@ func benchmarkLane(b *testing.B, s *store.Store, term fleet.Term) error {
 		item = step.Next
 	}
 	return nil
-}
-
-// commits is how many transactions the database has committed; PostgreSQL tells late.
-func commits(b *testing.B, s *store.Store) (n int) {
-	if !s.Postgres() {
-		return 0
-	}
-	time.Sleep(1100 * time.Millisecond)
-	if err := s.DB().QueryRow(b.Context(), `SELECT xact_commit FROM pg_stat_database WHERE datname=current_database()`).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
 }

@@ -129,7 +129,7 @@ func (s *Store) MessagesByID(ctx context.Context, ids []fleet.MessageID) ([]flee
 func (s *Store) CancelMessage(ctx context.Context, org fleet.OrgID, id fleet.MessageID) (fleet.Message, error) {
 	var m fleet.Message
 	err := s.InTx(ctx, func(ctx context.Context) error {
-		changed, err := s.changeMessages(ctx, time.Time{},
+		changed, err := s.changeMessages(ctx,
 			`UPDATE messages SET status='cancelled' WHERE id=$1 AND org_id=$2 AND status='queued' RETURNING `+changedColumns, id, org)
 		if err != nil {
 			return err
@@ -152,7 +152,7 @@ func (s *Store) CancelMessage(ctx context.Context, org fleet.OrgID, id fleet.Mes
 func (s *Store) ExpireQueued(ctx context.Context, limit int) (int, error) {
 	var n int
 	err := s.InTx(ctx, func(ctx context.Context) error {
-		changed, err := s.changeMessages(ctx, time.Time{}, `WITH over AS MATERIALIZED (SELECT id AS over_id FROM messages WHERE status='queued' AND expires_at<=@now@
+		changed, err := s.changeMessages(ctx, `WITH over AS MATERIALIZED (SELECT id AS over_id FROM messages WHERE status='queued' AND expires_at<=@now@
 				ORDER BY expires_at LIMIT CAST($1 AS BIGINT) @skip@)
 			UPDATE messages SET status='expired', error_code='EXPIRED',
 				error_detail='The message waited longer than its time to live and was not sent.'
@@ -171,10 +171,10 @@ func (s *Store) ExpireQueued(ctx context.Context, limit int) (int, error) {
 const changedColumns = `id, seq, org_id, session_id, conversation_id, status, outcome, error_code, error_detail, @now@`
 
 // changeMessages runs an UPDATE … RETURNING changedColumns and writes one message.status event for
-// every message it changed, in the caller's transaction. when is the time the events tell; zero
-// means the statement's time. All rows are changed before the first event, and streams are locked in
-// id order, so that two such transactions lock in the same order.
-func (s *Store) changeMessages(ctx context.Context, when time.Time, q string, args ...any) ([]fleet.Message, error) {
+// every message it changed, in the caller's transaction. The events tell the statement's time. All rows
+// are changed before the first event, and streams are locked in id order, so that two such
+// transactions lock in the same order.
+func (s *Store) changeMessages(ctx context.Context, q string, args ...any) ([]fleet.Message, error) {
 	var changed []fleet.Message
 	var now time.Time
 	err := s.query(ctx, func(row dbutil.Scannable) error {
@@ -186,15 +186,12 @@ func (s *Store) changeMessages(ctx context.Context, when time.Time, q string, ar
 	if err != nil {
 		return nil, err
 	}
-	if when.IsZero() {
-		when = now
-	}
 	slices.SortFunc(changed, func(a, b fleet.Message) int {
 		return cmp.Or(cmp.Compare(a.ConversationID, b.ConversationID), cmp.Compare(a.Seq, b.Seq))
 	})
 	events := make([]fleet.Event, len(changed))
 	for i, m := range changed {
-		events[i] = statusEvent(m, when)
+		events[i] = statusEvent(m, now)
 	}
 	if err := s.appendEvents(ctx, events); err != nil {
 		return nil, err

@@ -175,7 +175,7 @@ func TestSeqIsGaplessUnderConcurrentBatches(t *testing.T) {
 						t.Errorf("Commit(claim %q) = %v, claimed %v", m.Text, err, step.Claimed)
 						return
 					}
-					if result = nil; m.ID == "" {
+					if m.ID == "" {
 						return
 					}
 					result = sent(m)

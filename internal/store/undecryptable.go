@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/wafleet/wafleet/internal/fleet"
 )
@@ -15,7 +14,7 @@ import (
 func (s *Store) TellUndecryptable(ctx context.Context, term fleet.Term, waID string) (bool, error) {
 	var marked []fleet.Message
 	err := s.Fenced(ctx, term, func(ctx context.Context) (err error) {
-		marked, err = s.changeMessages(ctx, time.Time{}, `UPDATE messages SET error_code='`+fleet.CodeUndecryptable+`',
+		marked, err = s.changeMessages(ctx, `UPDATE messages SET error_code='`+fleet.CodeUndecryptable+`',
 				error_detail='The recipient could not decrypt the message, however often it was sent again.'
 			WHERE session_id=$1 AND wa_id=$2 AND status IN ('sending', 'sent', 'delivered') AND error_code<>'`+fleet.CodeUndecryptable+`'
 				AND (SELECT count(*) FROM attempts a WHERE a.message_id=messages.id AND a.kind='retry')>=CAST($3 AS BIGINT)

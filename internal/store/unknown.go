@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"go.mau.fi/util/dbutil"
 
@@ -69,7 +68,7 @@ func (s *Store) HasUnknown(ctx context.Context, session fleet.SessionID) (bool, 
 func (s *Store) TellUnknown(ctx context.Context, term fleet.Term) (int, error) {
 	var told []fleet.Message
 	err := s.Fenced(ctx, term, func(ctx context.Context) (err error) {
-		told, err = s.changeMessages(ctx, time.Time{}, `UPDATE messages SET unknown_told=TRUE
+		told, err = s.changeMessages(ctx, `UPDATE messages SET unknown_told=TRUE
 			WHERE session_id=$1 AND status IN ('queued', 'sending') AND status='sending' AND outcome='unknown'
 				AND NOT unknown_told AND unknown_since<=@now@-60000
 			RETURNING `+changedColumns, term.SessionID)
@@ -100,7 +99,7 @@ func (s *Store) TellUnknownUnowned(ctx context.Context, limit int) (int, error) 
 func (s *Store) CloseOwnUnconfirmed(ctx context.Context, term fleet.Term) (int, error) {
 	var closed []fleet.Message
 	err := s.Fenced(ctx, term, func(ctx context.Context) (err error) {
-		closed, err = s.changeMessages(ctx, time.Time{}, closeUnconfirmed+`
+		closed, err = s.changeMessages(ctx, closeUnconfirmed+`
 			WHERE session_id=$1 AND status IN ('queued', 'sending') AND status='sending' AND outcome='unknown' AND unknown_since<=@now@-86400000
 			RETURNING `+changedColumns, term.SessionID)
 		return err
@@ -155,7 +154,7 @@ func (s *Store) changeUnowned(ctx context.Context, update, open string, limit in
 			return err
 		}
 		for _, p := range picks {
-			changed, err := s.changeMessages(ctx, time.Time{}, update+` WHERE id=$1 AND claim_epoch=$2 AND `+open+` RETURNING `+changedColumns, p.id, p.epoch)
+			changed, err := s.changeMessages(ctx, update+` WHERE id=$1 AND claim_epoch=$2 AND `+open+` RETURNING `+changedColumns, p.id, p.epoch)
 			if err != nil {
 				return err
 			}
