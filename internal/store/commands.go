@@ -86,13 +86,13 @@ func (s *Store) GetCommand(ctx context.Context, id fleet.CommandID) (fleet.Comma
 }
 
 // DueCommands looks, without a lock, for sessions that ClaimCommands would find something for.
-func (s *Store) DueCommands(ctx context.Context, terms []fleet.Term) ([]fleet.SessionID, error) {
-	if len(terms) == 0 {
+func (s *Store) DueCommands(ctx context.Context, held Held) ([]fleet.SessionID, error) {
+	if held.n == 0 {
 		return nil, nil
 	}
 	due, err := column[fleet.SessionID](ctx, s, `SELECT DISTINCT c.session_id FROM @rows:$1(id text, epoch bigint)@ t JOIN commands c ON c.session_id = t.id
 		WHERE c.status IN ('pending', 'running') AND (c.status = 'pending' OR c.claim_epoch < t.epoch)
-		AND c.expires_at > @now@ AND c.kind IN `+knownCommands, termList(terms))
+		AND c.expires_at > @now@ AND c.kind IN `+knownCommands, held.rows)
 	if err != nil {
 		return nil, fmt.Errorf("look for commands: %w", err)
 	}

@@ -148,7 +148,7 @@ func TestCommandsAreClaimedOldestFirstOnceAndByClass(t *testing.T) {
 			want = append(want, insertCmd(t, s, fleet.Command{SessionID: term.SessionID, Kind: fleet.CommandRead}).ID)
 		}
 		insertCmd(t, s, fleet.Command{SessionID: term.SessionID, Kind: fleet.CommandRead, Class: fleet.ClassMedia})
-		due, err := s.DueCommands(t.Context(), []fleet.Term{term, other})
+		due, err := s.DueCommands(t.Context(), store.Hold([]fleet.Term{term, other}))
 		if d := cmp.Diff([]fleet.SessionID{term.SessionID}, due); err != nil || d != "" {
 			t.Errorf("DueCommands = %v (-want +got):\n%s", err, d)
 		}
@@ -245,11 +245,11 @@ func TestWhatAnEarlierTermLeftRunningIsDoneAgain(t *testing.T) {
 		late := insertCmd(t, s, fleet.Command{SessionID: term.SessionID, Kind: fleet.CommandRead})
 		claimCommands(t, s, term, 2)
 		mustSQL(t, s, `UPDATE commands SET expires_at=1 WHERE id=$1`, late.ID)
-		if due, _ := s.DueCommands(t.Context(), []fleet.Term{term}); len(due) != 0 {
+		if due, _ := s.DueCommands(t.Context(), store.Hold([]fleet.Term{term})); len(due) != 0 {
 			t.Errorf("DueCommands = %v while the term itself runs them, want none", due)
 		}
 		next := nextCommandTerm(t, s, term)
-		if due, _ := s.DueCommands(t.Context(), []fleet.Term{next}); len(due) != 1 {
+		if due, _ := s.DueCommands(t.Context(), store.Hold([]fleet.Term{next})); len(due) != 1 {
 			t.Errorf("DueCommands after the takeover = %v, want the session", due)
 		}
 		got := claimCommands(t, s, next, 10)
@@ -276,7 +276,7 @@ func TestUnknownKindsOfCommandsAreLeftAlone(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		term := commandSession(t, s, "a-01")
 		c := insertCmd(t, s, fleet.Command{SessionID: term.SessionID, Kind: "kind-of-tomorrow"})
-		if due, err := s.DueCommands(t.Context(), []fleet.Term{term}); err != nil || len(due) != 0 {
+		if due, err := s.DueCommands(t.Context(), store.Hold([]fleet.Term{term})); err != nil || len(due) != 0 {
 			t.Errorf("DueCommands = %v, %v, want none", due, err)
 		}
 		if got := claimCommands(t, s, term, 10); len(got) != 0 {

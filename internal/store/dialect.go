@@ -152,6 +152,16 @@ func termList(terms []fleet.Term) string {
 	return rowList(args)
 }
 
+// Held is a list of terms as statements take it. To make one costs more than to look for work and find
+// none, so who looks every second keeps it as long as its terms stay the same.
+type Held struct {
+	n    int
+	rows string
+}
+
+// Hold makes the list of these terms.
+func Hold(terms []fleet.Term) Held { return Held{len(terms), termList(terms)} }
+
 // ms turns a time into its column form; the zero time is 0.
 func ms(t time.Time) int64 {
 	if t.IsZero() {

@@ -59,11 +59,11 @@ const (
 )
 
 // DueLanes says which of these sessions have a message that may be sent now. It takes no locks.
-func (s *Store) DueLanes(ctx context.Context, terms []fleet.Term) ([]fleet.SessionID, error) {
-	if len(terms) == 0 {
+func (s *Store) DueLanes(ctx context.Context, held Held) ([]fleet.SessionID, error) {
+	if held.n == 0 {
 		return nil, nil
 	}
-	due, err := column[fleet.SessionID](ctx, s, dueLanes, termList(terms))
+	due, err := column[fleet.SessionID](ctx, s, dueLanes, held.rows)
 	if err != nil {
 		return nil, fmt.Errorf("look for due messages: %w", err)
 	}

@@ -241,7 +241,7 @@ func TestUnknownIsRepeatedTwiceUnderTheSameIDAndNeverAgain(t *testing.T) {
 			if !item.Repeat || string(item.Payload) != "frame of "+string(m.ID) || item.WAID != m.WAID {
 				t.Errorf("repeat %d = %+v, want the stored payload under the same id", i+1, item)
 			}
-			if due, err := s.DueLanes(t.Context(), []fleet.Term{l.term}); err != nil || len(due) != 1 {
+			if due, err := s.DueLanes(t.Context(), store.Hold([]fleet.Term{l.term})); err != nil || len(due) != 1 {
 				t.Errorf("DueLanes = %v, %v, want the session", due, err)
 			}
 			l.claim(m.ID, fleet.AttemptRepeat)
@@ -392,7 +392,7 @@ func TestAfterTakeoverOpenFramesBecomeUnknownAndGoOnUnderTheNewTerm(t *testing.T
 		time.Sleep(time.Minute)
 		l.takeOver("worker-2/boot")
 		l.wantNext(nil) // nothing is repeated before the offline queue has been read
-		if due, err := s.DueLanes(t.Context(), []fleet.Term{l.term}); err != nil || len(due) != 0 {
+		if due, err := s.DueLanes(t.Context(), store.Hold([]fleet.Term{l.term})); err != nil || len(due) != 0 {
 			t.Errorf("DueLanes = %v, %v before AdoptUnknown, want none", due, err)
 		}
 		n, err := s.AdoptUnknown(t.Context(), l.term)
@@ -540,11 +540,11 @@ func TestDueLanesNamesOnlySessionsWithDueWork(t *testing.T) {
 		}, fleet.DefaultTTL); err != nil {
 			t.Fatal(err)
 		}
-		due, err := s.DueLanes(t.Context(), []fleet.Term{busy.term, idle.term, future.term})
+		due, err := s.DueLanes(t.Context(), store.Hold([]fleet.Term{busy.term, idle.term, future.term}))
 		if diff := cmp.Diff([]fleet.SessionID{busy.sess.ID}, due); err != nil || diff != "" {
 			t.Errorf("DueLanes: %v (-want +got):\n%s", err, diff)
 		}
-		if due, err := s.DueLanes(t.Context(), nil); len(due) != 0 || err != nil {
+		if due, err := s.DueLanes(t.Context(), store.Hold(nil)); len(due) != 0 || err != nil {
 			t.Errorf("DueLanes without terms = %v, %v", due, err)
 		}
 	})

@@ -172,8 +172,11 @@ func (s *Store) RecordPushName(ctx context.Context, term fleet.Term, name string
 }
 
 // Unwanted returns those of the given sessions that should not run any more. It takes no lock.
-func (s *Store) Unwanted(ctx context.Context, sessions []fleet.SessionID) ([]fleet.SessionID, error) {
-	out, err := column[fleet.SessionID](ctx, s, `SELECT s.id FROM sessions s JOIN @ids:$1@ o ON o.id = s.id WHERE s.desired <> 'running'`, idList(sessions))
+func (s *Store) Unwanted(ctx context.Context, held Held) ([]fleet.SessionID, error) {
+	if held.n == 0 {
+		return nil, nil
+	}
+	out, err := column[fleet.SessionID](ctx, s, `SELECT s.id FROM sessions s JOIN @rows:$1(id text, epoch bigint)@ o ON o.id = s.id WHERE s.desired <> 'running'`, held.rows)
 	if err != nil {
 		return nil, fmt.Errorf("look for sessions to stop: %w", err)
 	}

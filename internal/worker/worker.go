@@ -61,6 +61,8 @@ type Worker struct {
 
 	mu       sync.Mutex
 	sessions map[fleet.SessionID]*supervisor
+	held     store.Held // their terms, for looks
+	stale    bool       // held is not of these sessions any more
 	draining bool
 	wg       sync.WaitGroup
 }
@@ -177,6 +179,7 @@ func (w *Worker) own(term *lease.Term) {
 	old := w.sessions[id]
 	v := newSupervisor(w, term)
 	w.sessions[id] = v
+	w.stale = true
 	w.wg.Go(func() {
 		if old != nil { // one life at a time: an older term's supervisor ends first
 			<-old.done
@@ -185,6 +188,7 @@ func (w *Worker) own(term *lease.Term) {
 		w.mu.Lock()
 		if w.sessions[id] == v {
 			delete(w.sessions, id)
+			w.stale = true
 		}
 		w.mu.Unlock()
 	})
@@ -230,17 +234,18 @@ func (w *Worker) supervisor(id fleet.SessionID) *supervisor {
 	return w.sessions[id]
 }
 
-// owned returns the terms held now.
-func (w *Worker) owned() []fleet.Term {
+// owned returns the terms of the sessions that are owned now.
+func (w *Worker) owned() store.Held {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	out := make([]fleet.Term, 0, len(w.sessions))
-	for _, v := range w.sessions {
-		if v.term.Err() == nil {
-			out = append(out, v.term.Fleet())
+	if w.stale {
+		terms := make([]fleet.Term, 0, len(w.sessions))
+		for _, v := range w.sessions {
+			terms = append(terms, v.term.Fleet())
 		}
+		w.held, w.stale = store.Hold(terms), false
 	}
-	return out
+	return w.held
 }
 
 // watch looks once a second for anything that owned sessions should do and no nudge told of: three
@@ -262,13 +267,10 @@ func (w *Worker) watch(ctx context.Context) {
 }
 
 func (w *Worker) lookOnce(ctx context.Context) error {
-	terms := w.owned()
-	if len(terms) == 0 {
-		return nil
-	}
+	held := w.owned()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	lanes, err := w.o.Store.DueLanes(ctx, terms)
+	lanes, err := w.o.Store.DueLanes(ctx, held)
 	if err != nil {
 		return err
 	}
@@ -277,15 +279,11 @@ func (w *Worker) lookOnce(ctx context.Context) error {
 			v.wakeLane()
 		}
 	}
-	commands, err := w.o.Store.DueCommands(ctx, terms)
+	commands, err := w.o.Store.DueCommands(ctx, held)
 	if err != nil {
 		return err
 	}
-	ids := make([]fleet.SessionID, len(terms))
-	for i, t := range terms {
-		ids[i] = t.SessionID
-	}
-	stops, err := w.o.Store.Unwanted(ctx, ids)
+	stops, err := w.o.Store.Unwanted(ctx, held)
 	if err != nil {
 		return err
 	}
