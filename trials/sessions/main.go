@@ -52,7 +52,7 @@ func readOptions() (o options, err error) {
 	o = options{sessions: []int{100, 1000}, rest: time.Minute}
 	if text := os.Getenv("SESSIONS"); text != "" {
 		o.sessions = nil
-		for _, word := range strings.Fields(text) {
+		for word := range strings.FieldsSeq(text) {
 			n, err := strconv.Atoi(word)
 			if err != nil || n < 1 || len(o.sessions) > 0 && n <= o.sessions[len(o.sessions)-1] {
 				return o, fmt.Errorf("SESSIONS=%q: want numbers that grow", text)
