@@ -22,7 +22,7 @@ import (
 //
 //	@now@     the statement's time in unix milliseconds. PostgreSQL: statement_timestamp(), which is
 //	          stable, so an index serves a comparison with it (clock_timestamp() costs a scan).
-//	          SQLite: the process clock, so that synctest can fake it.
+//	          SQLite: the process clock, through wafleet_now(), so that synctest can fake it.
 //	@share@   FOR SHARE: what a fence holds. It conflicts with the claim's update; FOR KEY SHARE would not.
 //	@update@  FOR UPDATE
 //	@skip@    FOR UPDATE SKIP LOCKED
@@ -47,12 +47,13 @@ func (s *Store) sql(q string) string {
 	return strings.ReplaceAll(text, "@now@", s.clock())
 }
 
-// expand replaces every token but the clocks that tell another time with each statement.
+// expand replaces every token but the clock that a test sets.
 func (s *Store) expand(q string) string {
-	if !s.Postgres() {
-		return tables(sqliteTokens.Replace(q), sqliteTable)
+	if s.Postgres() {
+		q = tables(postgresTokens.Replace(q), postgresTable)
+	} else {
+		q = tables(sqliteTokens.Replace(q), sqliteTable)
 	}
-	q = tables(postgresTokens.Replace(q), postgresTable)
 	if s.now == nil {
 		q = strings.ReplaceAll(q, "@now@", s.clock())
 	}
@@ -71,7 +72,7 @@ func (s *Store) clock() string {
 	case s.Postgres():
 		return "(extract(epoch FROM statement_timestamp())*1000)::bigint"
 	default:
-		return strconv.FormatInt(time.Now().UnixMilli(), 10)
+		return "wafleet_now()"
 	}
 }
 

@@ -24,7 +24,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"go.mau.fi/util/dbutil"
-	"modernc.org/sqlite"
 
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/group"
@@ -143,15 +142,6 @@ func source(raw string) (driver.Connector, dbutil.Dialect, error) {
 	q.Set("_txlock", "immediate")
 	return fileSource("file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()), dbutil.SQLite, nil
 }
-
-// fileSource connects to one SQLite file.
-type fileSource string
-
-// Connect implements driver.Connector.
-func (f fileSource) Connect(context.Context) (driver.Conn, error) { return f.Driver().Open(string(f)) }
-
-// Driver implements driver.Connector.
-func (fileSource) Driver() driver.Driver { return &sqlite.Driver{} }
 
 // Close waits for what is being committed and closes both pools.
 func (s *Store) Close() error {

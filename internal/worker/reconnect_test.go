@@ -107,7 +107,7 @@ func TestEveryLastWordOnAConnectionHasAStateWithinSeconds(t *testing.T) {
 			seen := map[fleet.Observed]bool{}
 			tc.say()
 			var left, back time.Duration
-			for limit := max(tc.back, 10*time.Second); time.Since(from) < limit && back == 0; time.Sleep(100 * time.Millisecond) {
+			for limit := max(tc.back, 10*time.Second); time.Since(from) < limit && back == 0; w.sleep(100 * time.Millisecond) {
 				r := w.row(s.ID)
 				gone := r.Observed != fleet.ObservedConnected
 				if gone {
