@@ -284,8 +284,12 @@ func (b *batch) claim(ctx context.Context, kind fleet.AttemptKind) error {
 		if p.over || p.Claim == nil || p.Claim.Kind != kind || steps[p.Claim.ID] != nil { // one frame of a message at a time
 			continue
 		}
+		f := b.frames[p.Claim.ID]
+		if f == nil || f.Session != p.Term.SessionID {
+			continue
+		}
 		steps[p.Claim.ID] = p
-		c := claimArg{ID: p.Claim.ID, Session: p.Term.SessionID, Epoch: p.Term.Epoch, LockFor: p.Claim.LockFor.Milliseconds()}
+		c := claimArg{Seq: f.Seq, Session: p.Term.SessionID, Epoch: p.Term.Epoch, LockFor: p.Claim.LockFor.Milliseconds()}
 		if sealed := b.s.ring.Seal(payloadRow(p.Claim.ID), p.Claim.Payload); sealed != nil && kind == fleet.AttemptSend {
 			c.Payload = hex.EncodeToString(sealed)
 		}
@@ -294,14 +298,11 @@ func (b *batch) claim(ctx context.Context, kind fleet.AttemptKind) error {
 	if len(claims) == 0 {
 		return nil
 	}
-	text := claimSend
-	if kind == fleet.AttemptRepeat {
-		text = claimRepeat
-	}
+	text := b.s.claimText(kind)
 	attempt := `INSERT INTO attempts (message_id, n, session_id, epoch, kind, at)
 		SELECT a.id, a.attempts, a.session_id, a.claim_epoch, '` + string(kind) + `', @now@ FROM `
 	if b.s.Postgres() {
-		text = `WITH m AS (` + text + `, attempts, session_id, claim_epoch), a AS (` + attempt + `m AS a) SELECT id FROM m`
+		text = `WITH m AS (` + text + `, m.attempts, m.session_id, m.claim_epoch), a AS (` + attempt + `m AS a) SELECT id FROM m`
 	}
 	ids, err := column[fleet.MessageID](ctx, b.s, text, rowList(claims))
 	if err != nil {

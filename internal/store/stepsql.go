@@ -73,7 +73,7 @@ type attemptArg struct {
 }
 
 type claimArg struct {
-	ID      fleet.MessageID `json:"message"`
+	Seq     int64           `json:"frame"` // of the message
 	Session fleet.SessionID `json:"session"`
 	Epoch   int64           `json:"term"`
 	LockFor int64           `json:"hold"`              // ms
@@ -81,16 +81,30 @@ type claimArg struct {
 }
 
 const (
-	claimRows = ` FROM @rows:$1(message text, session text, term bigint, hold bigint, payload text)@ AS c WHERE m.id=c.message AND m.session_id=c.session AND `
+	claimRows = `@rows:$1(frame bigint, session text, term bigint, hold bigint, payload text)@`
 
 	claimSend = `UPDATE messages AS m SET status='sending', outcome='', claim_epoch=c.term, attempts=m.attempts+1,
-		locked_until=@now@+c.hold, payload=@bytes:c.payload@` + claimRows + sendDue + ` RETURNING id`
+		locked_until=@now@+c.hold, payload=@bytes:c.payload@`
 
 	// The second repeat comes 5 minutes after T0, and never on the heels of a first that was late.
 	claimRepeat = `UPDATE messages AS m SET repeats=m.repeats+1, attempts=m.attempts+1, locked_until=@now@+c.hold,
-		next_repeat_at=CASE WHEN m.repeats>0 THEN 0 WHEN m.unknown_since+300000>@now@+15000 THEN m.unknown_since+300000 ELSE @now@+15000 END` +
-		claimRows + repeatDue + ` AND m.claim_epoch=c.term RETURNING id`
+		next_repeat_at=CASE WHEN m.repeats>0 THEN 0 WHEN m.unknown_since+300000>@now@+15000 THEN m.unknown_since+300000 ELSE @now@+15000 END`
 )
+
+// claimText is the statement that claims what is due of the messages named. On PostgreSQL each is found
+// by its key first and judged then: the planner would rather read every queued message of all sessions.
+func (s *Store) claimText(kind fleet.AttemptKind) string {
+	update, due := claimSend, sendDue
+	if kind == fleet.AttemptRepeat {
+		update, due = claimRepeat, repeatDue+` AND m.claim_epoch=c.term`
+	}
+	named := ` m.seq=c.frame AND m.session_id=c.session AND ` + due
+	if s.Postgres() {
+		return update + ` FROM (SELECT c.* FROM ` + claimRows + ` AS c
+			CROSS JOIN LATERAL (SELECT 1 FROM messages m WHERE` + named + ` OFFSET 0) AS may) AS c WHERE m.seq=c.frame RETURNING m.id`
+	}
+	return update + ` FROM ` + claimRows + ` AS c WHERE` + named + ` RETURNING id`
+}
 
 type laneArg struct {
 	Session fleet.SessionID `json:"lane"`
