@@ -27,18 +27,19 @@ const (
 	// sendDue is true for a message m whose first frame, or another one after none left, is due. An
 	// earlier message to the same person holds a later one back while its frame may be on its way, for
 	// the first minute of an unknown outcome unless repeated, and while it waits to be tried again, so
-	// that nobody reads the second before the first.
+	// that nobody reads the second before the first. Not NOT EXISTS: PostgreSQL would make a join of it
+	// that reads all of the lane.
 	sendDue = sendDueBut + `''` + sendDueFor
 
 	// Between the two goes the id of an earlier message that is looked past.
 	sendDueBut = `m.status='queued' AND m.due_at<=@now@ AND m.expires_at>@now@
 		AND (SELECT s.desired='running' AND NOT s.paused FROM sessions s WHERE s.id=m.session_id)
-		AND NOT EXISTS (SELECT 1 FROM messages e WHERE e.session_id=m.session_id AND e.status IN ('queued', 'sending')
+		AND (SELECT 1 FROM messages e WHERE e.session_id=m.session_id AND e.status IN ('queued', 'sending')
 			AND e.seq<m.seq AND e.contact_key=m.contact_key AND e.id<>`
 	sendDueFor = ` AND (
 				e.status='sending' AND e.outcome=''
 				OR e.status='sending' AND e.outcome='unknown' AND e.repeats=0 AND e.unknown_since>@now@-60000
-				OR e.status='queued' AND e.attempts>0 AND e.expires_at>@now@))`
+				OR e.status='queued' AND e.attempts>0 AND e.expires_at>@now@) LIMIT 1) IS NULL`
 
 	// laneDue is true for a message m that its lane may send now. The partial index messages_lane serves
 	// it; its own condition is repeated word for word because SQLite recognises it only so. A repeat is

@@ -289,7 +289,7 @@ func (b *batch) claim(ctx context.Context, kind fleet.AttemptKind) error {
 			continue
 		}
 		steps[p.Claim.ID] = p
-		c := claimArg{Seq: f.Seq, Session: p.Term.SessionID, Epoch: p.Term.Epoch, LockFor: p.Claim.LockFor.Milliseconds()}
+		c := claimArg{Seq: f.Seq, Epoch: p.Term.Epoch, LockFor: p.Claim.LockFor.Milliseconds()}
 		if sealed := b.s.ring.Seal(payloadRow(p.Claim.ID), p.Claim.Payload); sealed != nil && kind == fleet.AttemptSend {
 			c.Payload = hex.EncodeToString(sealed)
 		}

@@ -42,7 +42,8 @@ const (
 			CROSS JOIN LATERAL (SELECT session_id FROM leases l WHERE l.session_id=t.id AND l.owner=t.owner AND l.epoch=t.epoch FOR SHARE) AS l),
 		wanted AS (
 			SELECT m.seq FROM held JOIN ` + messagesByID + ` AS w ON w.session=held.session_id
-				CROSS JOIN LATERAL (SELECT seq FROM messages WHERE id=w.id AND session_id=w.session OFFSET 0) AS m
+				CROSS JOIN LATERAL (SELECT seq, session_id FROM messages WHERE id=w.id OFFSET 0) AS m
+				WHERE m.session_id=w.session
 			UNION SELECT m.seq FROM held JOIN ` + messagesByWAID + ` AS w ON w.session=held.session_id
 				CROSS JOIN LATERAL (SELECT seq FROM messages WHERE session_id=w.session AND wa_id=w.id OFFSET 0) AS m),
 		k AS MATERIALIZED (SELECT m.* FROM (SELECT seq FROM wanted ORDER BY seq) AS w
@@ -73,15 +74,14 @@ type attemptArg struct {
 }
 
 type claimArg struct {
-	Seq     int64           `json:"frame"` // of the message
-	Session fleet.SessionID `json:"session"`
-	Epoch   int64           `json:"term"`
-	LockFor int64           `json:"hold"`              // ms
-	Payload string          `json:"payload,omitempty"` // sealed, in hex
+	Seq     int64  `json:"frame"` // of the message
+	Epoch   int64  `json:"term"`
+	LockFor int64  `json:"hold"`              // ms
+	Payload string `json:"payload,omitempty"` // sealed, in hex
 }
 
 const (
-	claimRows = `@rows:$1(frame bigint, session text, term bigint, hold bigint, payload text)@`
+	claimRows = `@rows:$1(frame bigint, term bigint, hold bigint, payload text)@`
 
 	claimSend = `UPDATE messages AS m SET status='sending', outcome='', claim_epoch=c.term, attempts=m.attempts+1,
 		locked_until=@now@+c.hold, payload=@bytes:c.payload@`
@@ -98,7 +98,7 @@ func (s *Store) claimText(kind fleet.AttemptKind) string {
 	if kind == fleet.AttemptRepeat {
 		update, due = claimRepeat, repeatDue+` AND m.claim_epoch=c.term`
 	}
-	named := ` m.seq=c.frame AND m.session_id=c.session AND ` + due
+	named := ` m.seq=c.frame AND ` + due
 	if s.Postgres() {
 		return update + ` FROM (SELECT c.* FROM ` + claimRows + ` AS c
 			CROSS JOIN LATERAL (SELECT 1 FROM messages m WHERE` + named + ` OFFSET 0) AS may) AS c WHERE m.seq=c.frame RETURNING m.id`
