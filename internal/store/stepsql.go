@@ -25,11 +25,12 @@ const (
 	messagesByID   = `@rows:$2(session text, id text)@`
 	messagesByWAID = `@rows:$3(session text, id text)@`
 
-	lockSteps = `SELECT l.session_id, t.owner, t.epoch, @now@, ` + frameColumns + `, NULL
+	lockSteps = `WITH wanted (session, seq) AS MATERIALIZED (
+			SELECT m.session_id, m.seq FROM ` + messagesByID + ` AS w JOIN messages m ON m.id=w.id AND m.session_id=w.session
+			UNION SELECT m.session_id, m.seq FROM ` + messagesByWAID + ` AS w JOIN messages m ON m.session_id=w.session AND m.wa_id=w.id)
+		SELECT l.session_id, t.owner, t.epoch, @now@, ` + frameColumns + `, NULL
 		FROM ` + leaseRows + ` AS t JOIN leases l ON l.session_id=t.id AND l.owner=t.owner AND l.epoch=t.epoch
-		LEFT JOIN messages k ON k.session_id=l.session_id AND k.seq IN (
-			SELECT m.seq FROM ` + messagesByID + ` AS w JOIN messages m ON m.id=w.id AND m.session_id=w.session
-			UNION SELECT m.seq FROM ` + messagesByWAID + ` AS w JOIN messages m ON m.wa_id=w.id AND m.session_id=w.session)`
+		LEFT JOIN wanted ON wanted.session=l.session_id LEFT JOIN messages k ON k.seq=wanted.seq`
 
 	// On PostgreSQL every row is found by its index and locked one after the other: leases first (wanted
 	// needs all of them before it knows anything), then messages in lane order.
