@@ -208,18 +208,12 @@ func (s *Store) LeaseHistory(ctx context.Context, session fleet.SessionID) ([]Le
 // row lock beyond them.
 var timeoutSettings = []string{"idle_in_transaction_session_timeout", "lock_timeout"}
 
-// planSettings keep one plan per prepared statement: every hot statement finds its rows by keys, and planning it anew for
-// each list of values costs as much as running it. None of them is worth compiling.
-var planSettings = []roleSetting{{"plan_cache_mode", "force_generic_plan"}, {"jit", "off"}}
-
-type roleSetting struct{ name, value string }
-
 // timeoutFor is how long a frozen owner may block its takeover.
 func timeoutFor(ttl time.Duration) time.Duration { return max(ttl/3, 2*time.Second) }
 
 // EnsureTimeouts makes the role's transactions end when their process freezes. It is a setting of
 // the role in this database and not of a connection, because PgBouncer hands connections around;
-// a database copied from a template does not inherit it. How its statements are planned is set along with it. Connections that are idle now are dropped,
+// a database copied from a template does not inherit it. Connections that are idle now are dropped,
 // since they may be older than the setting, whichever process made it. On SQLite there is nothing to do.
 func (s *Store) EnsureTimeouts(ctx context.Context, ttl time.Duration) error {
 	if !s.Postgres() {
@@ -239,15 +233,11 @@ func (s *Store) EnsureTimeouts(ctx context.Context, ttl time.Duration) error {
 		if err != nil {
 			return err
 		}
-		settings := slices.Clone(planSettings)
 		for _, name := range timeoutSettings {
-			settings = append(settings, roleSetting{name, want})
-		}
-		for _, set := range settings {
-			if slices.Contains(strings.Split(have, ","), set.name+"="+set.value) {
+			if slices.Contains(strings.Split(have, ","), name+"="+want) {
 				continue
 			}
-			if _, err := s.beat.Exec(ctx, `ALTER ROLE CURRENT_USER IN DATABASE `+database+` SET `+set.name+` = `+set.value); err != nil {
+			if _, err := s.beat.Exec(ctx, `ALTER ROLE CURRENT_USER IN DATABASE `+database+` SET `+name+` = `+want); err != nil {
 				return err
 			}
 		}
