@@ -87,7 +87,11 @@ func (c *Committer[S]) DoWithin(ctx context.Context, step S, wait time.Duration)
 }
 
 // Wait returns when nothing is being committed. Nobody may call Do meanwhile.
-func (c *Committer[S]) Wait() { c.work.Wait() }
+func (c *Committer[S]) Wait() {
+	c.mu.Lock() // whoever called Do before has begun its work by now
+	defer c.work.Wait()
+	c.mu.Unlock()
+}
 
 // withdraw takes a step out of the queue, if it is still there.
 func (c *Committer[S]) withdraw(e *entry[S]) {
