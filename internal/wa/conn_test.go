@@ -96,7 +96,8 @@ func TestTheGateNotesWhatIsHeardAndWhoIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := <-far
-	go func() { _, _ = other.Write([]byte("pong")); _ = other.Close() }()
+	heardOf := make(chan struct{})
+	go func() { _, _ = other.Write([]byte("pong")); <-heardOf; _ = other.Close() }()
 	if n, err := line.Read(make([]byte, 10)); n != 4 || err != nil {
 		t.Errorf("Read = %d, %v", n, err)
 	}
@@ -112,6 +113,7 @@ func TestTheGateNotesWhatIsHeardAndWhoIsGone(t *testing.T) {
 		t.Error("a read deadline counts as the end of the line")
 	default:
 	}
+	close(heardOf)
 	_ = line.SetReadDeadline(time.Time{})
 	if _, err := line.Read(make([]byte, 10)); err == nil {
 		t.Error("Read from a closed line = nil error")

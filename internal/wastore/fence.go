@@ -129,7 +129,7 @@ func (f *Fence) fail(ctx context.Context, err error) error {
 	if t := f.txOf(ctx); t != nil && t.failed == nil {
 		t.failed = err
 	}
-	if errors.Is(err, fleet.ErrLeaseLost) {
+	if errors.Is(err, fleet.ErrLeaseLost) || f.lost.Load() { // the loss cancelled what failed
 		return f.lose(ctx)
 	}
 	ended := endedNothing
