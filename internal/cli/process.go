@@ -228,7 +228,7 @@ func (pr *process) openBus(ctx context.Context) error {
 		}
 		pr.bus = bus.NewLocal()
 	} else {
-		r, err := bus.NewRedis(bus.RedisOptions{URL: pr.cfg.RedisURL.Reveal(), Prefix: pr.cfg.RedisPrefix, Log: pr.log})
+		r, err := bus.NewRedis(bus.RedisOptions{URL: pr.cfg.RedisURL.Reveal(), Prefix: pr.cfg.RedisPrefix, Log: pr.log}) //nolint:contextcheck // it lives until Close
 		if err != nil {
 			return fmt.Errorf("REDIS_URL: %w", err)
 		}

@@ -98,7 +98,7 @@ func (c *keyTool) with(ctx context.Context, p *program, fn func(ctx context.Cont
 	log := newLogger(p.stderr, &c.Logging)
 	var b bus.Bus = bus.NewLocal() // then other processes notice within 10 s
 	if c.RedisURL != "" {
-		r, err := bus.NewRedis(bus.RedisOptions{URL: c.RedisURL.Reveal(), Prefix: c.RedisPrefix, Log: log})
+		r, err := bus.NewRedis(bus.RedisOptions{URL: c.RedisURL.Reveal(), Prefix: c.RedisPrefix, Log: log}) //nolint:contextcheck // it lives until Close
 		if err != nil {
 			return fmt.Errorf("REDIS_URL: %w", err)
 		}

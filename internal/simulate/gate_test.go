@@ -107,7 +107,7 @@ func (g *gate) pass(ctx context.Context, idle <-chan time.Time) (context.Context
 			return ctx, errGone
 		case frozen != nil && idle == nil:
 			<-frozen
-			ctx = context.WithoutCancel(ctx)
+			ctx = context.WithoutCancel(ctx) //nolint:fatcontext // once for each time it is frozen
 		case frozen != nil:
 			select {
 			case <-frozen:
@@ -163,7 +163,7 @@ func (g *gate) caught(q string) (found *trap) {
 func (g *gate) spring(t *trap) error {
 	if t.stop {
 		g.stops(t.rest)
-		_, err := g.pass(context.Background(), nil) //nolint:usetesting // it ends when the process goes on
+		_, err := g.pass(context.Background(), nil)
 		return err
 	}
 	if t.crash {
@@ -369,7 +369,7 @@ func (t *gatedTx) alive(ctx context.Context) (context.Context, error) {
 }
 
 func (t *gatedTx) Commit() error {
-	_, err := t.alive(context.Background()) //nolint:usetesting // database/sql gives no context
+	_, err := t.alive(context.Background())
 	if err != nil {
 		_ = t.Rollback()
 		return err

@@ -79,7 +79,7 @@ func (s *slot) run(ctx context.Context) {
 		if in == nil {
 			return
 		}
-		rest := time.Duration(0)
+		var rest time.Duration
 		select {
 		case <-ctx.Done():
 			s.down(in)

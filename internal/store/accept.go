@@ -108,11 +108,9 @@ func (s *Store) lockKeys(ctx context.Context, all []*Acceptance) error {
 		}
 	}
 	if len(args) > 0 {
-		byIndex := ""
+		byIndex := `, ''`
 		if s.Postgres() {
 			byIndex = `, (SELECT set_config('enable_seqscan', 'off', TRUE) || set_config('enable_hashjoin', 'off', TRUE) || set_config('enable_mergejoin', 'off', TRUE))`
-		} else {
-			byIndex = `, ''`
 		}
 		err := s.query(ctx, func(row dbutil.Scannable) error {
 			var k keyArg

@@ -25,11 +25,24 @@ const sessionSelect = `SELECT ` + sessionColumns + ` FROM sessions s JOIN leases
 // scanSession reads sessionColumns and what more the statement selects.
 func scanSession(row dbutil.Scannable, more ...any) (fleet.Session, error) {
 	var v fleet.Session
-	err := row.Scan(append([]any{&v.ID, &v.Slug, &v.OrgID, &v.Label, &v.Position, &v.Desired, &v.Paused,
-		&v.Observed, at{&v.ObservedSince}, &v.Epoch, &v.Generation, &v.Reason, &v.ReasonCode, &v.LastError, &v.Attempts,
-		at{&v.RetryAt}, at{&v.Until}, &v.Phone, &v.DeviceJID, &v.LID, &v.PushName, &v.Platform, at{&v.PairedAt}, at{&v.RevokedAt},
-		&v.Pairing.Method, &v.Pairing.QR, &v.Pairing.Code, at{&v.Pairing.ExpiresAt}, at{&v.Pairing.EndsAt}, at{&v.CreatedAt},
-		&v.LeaseOwner, &v.LeaseEpoch, at{&v.LeaseExpiresAt}, &v.LeaseLive}, more...)...)
+	err := row.Scan(append([]any{
+		&v.ID, &v.Slug, &v.OrgID, &v.Label, &v.Position, &v.Desired, &v.Paused,
+		&v.Observed,
+		at{&v.ObservedSince},
+		&v.Epoch, &v.Generation, &v.Reason, &v.ReasonCode, &v.LastError, &v.Attempts,
+		at{&v.RetryAt},
+		at{&v.Until},
+		&v.Phone, &v.DeviceJID, &v.LID, &v.PushName, &v.Platform,
+		at{&v.PairedAt},
+		at{&v.RevokedAt},
+		&v.Pairing.Method, &v.Pairing.QR, &v.Pairing.Code,
+		at{&v.Pairing.ExpiresAt},
+		at{&v.Pairing.EndsAt},
+		at{&v.CreatedAt},
+		&v.LeaseOwner, &v.LeaseEpoch,
+		at{&v.LeaseExpiresAt},
+		&v.LeaseLive,
+	}, more...)...)
 	return v, err
 }
 

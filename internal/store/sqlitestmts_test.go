@@ -24,34 +24,29 @@ func TestAPreparedStatementIsReadTwiceAtOnceAndUsedAgain(t *testing.T) {
 	}
 	defer conn.Close()
 	const text = `WITH RECURSIVE n (v) AS (VALUES (1) UNION ALL SELECT v+1 FROM n WHERE v<?1) SELECT v FROM n`
-	for range 3 {
-		outer, err := conn.QueryContext(t.Context(), text, 3)
+	var read func(limit int, each func(v int)) // the same text again while its first result is being read
+	read = func(limit int, each func(v int)) {
+		rows, err := conn.QueryContext(t.Context(), text, limit)
 		if err != nil {
 			t.Fatal(err)
 		}
-		sum := 0
-		for outer.Next() {
+		defer rows.Close()
+		for rows.Next() {
 			var v int
-			if err := outer.Scan(&v); err != nil {
+			if err := rows.Scan(&v); err != nil {
 				t.Fatal(err)
 			}
-			inner, err := conn.QueryContext(t.Context(), text, 2) // the same text, while the first result is being read
-			if err != nil {
-				t.Fatal(err)
-			}
-			for inner.Next() {
-				var w int
-				if err := inner.Scan(&w); err != nil {
-					t.Fatal(err)
-				}
-				sum += v * w
-			}
-			if err := inner.Close(); err != nil {
-				t.Fatal(err)
-			}
+			each(v)
 		}
-		if err := outer.Close(); err != nil || sum != 18 {
-			t.Fatalf("sum of products = %d, %v, want 18", sum, err)
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		sum := 0
+		read(3, func(v int) { read(2, func(w int) { sum += v * w }) })
+		if sum != 18 {
+			t.Fatalf("sum of products = %d, want 18", sum)
 		}
 	}
 	err = conn.Raw(func(c any) error {

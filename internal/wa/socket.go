@@ -228,7 +228,7 @@ func (s *Socket) run(parent context.Context) End {
 	}
 	defer func() { <-sink.lines.close() }()
 	l := &life{ctx: ctx, cancel: cancel, client: s.newClient(ctx, &waLogger{waSink: sink}, main, media)}
-	l.client.AddEventHandlerWithSuccessStatus(func(evt any) bool { return s.handle(l, evt) })
+	l.client.AddEventHandlerWithSuccessStatus(func(evt any) bool { return s.handle(l, evt) }) //nolint:contextcheck // the life carries it
 	s.life.Store(l)
 
 	var own sync.WaitGroup

@@ -36,7 +36,7 @@ func (s *deviceStore) GetOrGenPreKeys(ctx context.Context, count uint32) ([]*key
 		}
 		fresh := make([]*keys.PreKey, int(count)-len(have))
 		for i := range fresh {
-			fresh[i] = keys.NewPreKey(uint32(last.Int64) + 1 + uint32(i)) //nolint:gosec // whatsmeow counts them in 32 bits
+			fresh[i] = keys.NewPreKey(uint32(last.Int64) + 1 + uint32(i))
 		}
 		out = append(have, fresh...)
 		text, args := s.manyPreKeys(fresh)

@@ -33,7 +33,7 @@ type turned struct {
 
 // saw notes how a generation ended.
 func (b *brake) saw(id fleet.SessionID, r wa.Reason, now time.Time) {
-	switch r { //nolint:exhaustive // the others say nothing about WhatsApp's mind
+	switch r {
 	case wa.ReasonLoggedOut, wa.ReasonUnlinked, wa.ReasonLocked, wa.ReasonBanned, wa.ReasonClientOutdated:
 	default:
 		return

@@ -236,8 +236,10 @@ func TestWhatHappensToAMessageIsToldEachUnderItsOwnType(t *testing.T) {
 		}
 		mine := string(events[0].Data.InboundID)
 		for i, want := range []struct{ kind, text, about string }{
-			{fleet.KindText, "mine", ""}, {fleet.KindEdited, "mine, mended", mine},
-			{fleet.KindReaction, "👍", string(ours)}, {fleet.KindRevoked, "", mine},
+			{fleet.KindText, "mine", ""},
+			{fleet.KindEdited, "mine, mended", mine},
+			{fleet.KindReaction, "👍", string(ours)},
+			{fleet.KindRevoked, "", mine},
 		} {
 			sub, err := w.st.EventSubject(t.Context(), events[i])
 			if err != nil {

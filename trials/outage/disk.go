@@ -36,8 +36,8 @@ func withoutRoom(ctx context.Context, o options, v *verdict) error {
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
-		fmt.Sprintf(`mount -t tmpfs -o size=%dm none "$1" && exec "$2"`, diskSize), "sh", data, self) //nolint:gosec // folders of ours
+	cmd := exec.CommandContext(ctx, "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", //nolint:gosec // folders of ours
+		fmt.Sprintf(`mount -t tmpfs -o size=%dm none "$1" && exec "$2"`, diskSize), "sh", data, self)
 	cmd.Env = append(os.Environ(), smallDiskEnv+"="+dir, "BINARY="+o.binary, "SESSIONS="+strconv.Itoa(o.sessions))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -85,7 +85,7 @@ func onSmallDisk(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, verdictFile), raw, 0o600)
+	return os.WriteFile(filepath.Join(dir, verdictFile), raw, 0o600) //nolint:gosec // a folder of ours
 }
 
 // fill takes all room there is for a time, and what becomes free meanwhile too.
@@ -94,7 +94,7 @@ func fill(ctx context.Context, path string, d time.Duration) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.Close(), os.Remove(path)) }()
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(path)) }() //nolint:gosec // the file just made
 	chunk := []byte(strings.Repeat("x", 4096))
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		for {
