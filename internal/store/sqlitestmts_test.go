@@ -24,8 +24,7 @@ func TestAPreparedStatementIsReadTwiceAtOnceAndUsedAgain(t *testing.T) {
 	}
 	defer conn.Close()
 	const text = `WITH RECURSIVE n (v) AS (VALUES (1) UNION ALL SELECT v+1 FROM n WHERE v<?1) SELECT v FROM n`
-	var read func(limit int, each func(v int)) // the same text again while its first result is being read
-	read = func(limit int, each func(v int)) {
+	read := func(limit int, each func(v int)) {
 		rows, err := conn.QueryContext(t.Context(), text, limit)
 		if err != nil {
 			t.Fatal(err)
@@ -44,6 +43,7 @@ func TestAPreparedStatementIsReadTwiceAtOnceAndUsedAgain(t *testing.T) {
 	}
 	for range 3 {
 		sum := 0
+		// The same text again while its first result is being read.
 		read(3, func(v int) { read(2, func(w int) { sum += v * w }) })
 		if sum != 18 {
 			t.Fatalf("sum of products = %d, want 18", sum)
