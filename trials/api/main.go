@@ -7,10 +7,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,19 +22,7 @@ const (
 	goal    = 0.5 // of pgbench's rate
 )
 
-var errShort = errors.New("short of the goal")
-
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil {
-		if !errors.Is(err, errShort) {
-			fmt.Fprintf(os.Stderr, "bench-api: %v\n", err)
-		}
-		stop()
-		os.Exit(1)
-	}
-}
+func main() { cluster.Main("bench-api", run) }
 
 func run(ctx context.Context) error {
 	messages := 10_000
@@ -115,7 +101,7 @@ func run(ctx context.Context) error {
 	}
 	_, _ = fmt.Fprintf(os.Stdout, "\nbench-api: accepted with %s (goal ≥ %.1f×)\n", strings.Join(words, ", with "), goal)
 	if short {
-		return errShort
+		return cluster.ErrShort
 	}
 	return nil
 }

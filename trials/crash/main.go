@@ -9,27 +9,23 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/wafleet/wafleet/trials/cluster"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ok, err := run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "crash: %v\n", err)
-	}
-	if err != nil || !ok {
-		os.Exit(1)
-	}
+	cluster.Main("crash", func(ctx context.Context) error {
+		ok, err := run(ctx)
+		if err == nil && !ok {
+			return cluster.ErrShort
+		}
+		return err
+	})
 }
 
 // trial is one run of the program.

@@ -5,15 +5,12 @@ package main
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/wafleet/wafleet/trials/cluster"
@@ -40,20 +37,7 @@ const (
 // beats are the tables that an idle fleet writes: leases and workers with each beat, and the slots of periodic jobs.
 var beats = []string{"leases", "workers", "schedules"}
 
-// errShort says that a goal was not reached; the last line has told so.
-var errShort = errors.New("short of a goal")
-
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		if !errors.Is(err, errShort) {
-			fmt.Fprintf(os.Stderr, "bench-idle: %v\n", err)
-		}
-		os.Exit(1)
-	}
-}
+func main() { cluster.Main("bench-idle", run) }
 
 func run(ctx context.Context) error {
 	sessions := 1000
@@ -216,7 +200,7 @@ func judge(sessions int, d state) error {
 	fmt.Printf("bench-idle: %d idle sessions write %s (goal: beats only), %d lease rows a minute (goal ≤ %d), %d bytes of WAL (goal ≤ %d); a second takes %s of the database's CPU (goal ≤ %s) and %s of the gateway's (goal ≤ %s)\n",
 		sessions, what, rows, most, d.wal, walGoal, perSecond(d.database).Round(100*time.Microsecond), databaseGoal, perSecond(gateway).Round(100*time.Microsecond), gatewayGoal)
 	if len(other) > 0 || rows == 0 || rows > most || d.wal > walGoal || perSecond(d.database) > databaseGoal || perSecond(gateway) > gatewayGoal {
-		return errShort
+		return cluster.ErrShort
 	}
 	return nil
 }

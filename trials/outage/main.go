@@ -8,37 +8,23 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/wafleet/wafleet/trials/cluster"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	run := outage
 	if os.Getenv(smallDiskEnv) != "" {
 		run = onSmallDisk
 	}
-	if err := run(ctx); err != nil {
-		if !errors.Is(err, errShort) {
-			fmt.Fprintf(os.Stderr, "outage: %v\n", err)
-		}
-		stop()
-		os.Exit(1)
-	}
+	cluster.Main("outage", run)
 }
-
-// errShort says that a goal was not reached; the last line has told so.
-var errShort = errors.New("short of a goal")
 
 const (
 	pause  = 150 * time.Millisecond // between two texts of one number in one direction
@@ -102,7 +88,7 @@ func outage(ctx context.Context) error {
 	}
 	if !sum.good() {
 		fmt.Printf("logs are in %s\n%s\n", o.dir, &sum)
-		return errShort
+		return cluster.ErrShort
 	}
 	remove()
 	fmt.Println(&sum)

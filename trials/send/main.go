@@ -8,30 +8,20 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
+
+	"github.com/wafleet/wafleet/trials/cluster"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	run := compare
 	if os.Getenv(bareEnv) != "" {
 		run = bare
 	}
-	if err := run(ctx); err != nil {
-		if !errors.Is(err, errShort) {
-			fmt.Fprintf(os.Stderr, "bench-send: %v\n", err)
-		}
-		stop()
-		os.Exit(1)
-	}
+	cluster.Main("bench-send", run)
 }
 
 // options are read from the environment, as make gives them.

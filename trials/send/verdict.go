@@ -1,12 +1,13 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/wafleet/wafleet/trials/cluster"
 )
 
 // The goals.
@@ -17,9 +18,6 @@ const (
 	costGate      = 2.0
 	costAim       = 1.3
 )
-
-// errShort says that a goal was not reached; the last line has told so.
-var errShort = errors.New("short of a goal")
 
 // verdict is the comparison on one database with one number of sessions.
 type verdict struct {
@@ -123,7 +121,7 @@ func conclude(verdicts []verdict) error {
 	_, _ = fmt.Fprintf(os.Stdout, "\nbench-send: gateway/bare %s (goals: %s ≥ %.1f×, %s ≥ %.1f×; aim %.1f× at 16); CPU per message %s (goal ≤ %.1f×, aim %.1f×)\n",
 		strings.Join(speeds, ", "), postgres, speedPostgres, sqlite, speedSQLite, speedAim, strings.Join(costs, ", "), costGate, costAim)
 	if short {
-		return errShort
+		return cluster.ErrShort
 	}
 	return nil
 }

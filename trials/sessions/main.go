@@ -6,15 +6,12 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/wafleet/wafleet/trials/cluster"
@@ -27,20 +24,7 @@ const (
 	goroutineGoal = 7.0
 )
 
-// errShort says that a goal was not reached; the last line has told so.
-var errShort = errors.New("short of a goal")
-
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		if !errors.Is(err, errShort) {
-			fmt.Fprintf(os.Stderr, "bench-sessions: %v\n", err)
-		}
-		os.Exit(1)
-	}
-}
+func main() { cluster.Main("bench-sessions", run) }
 
 // options are read from the environment, as make gives them.
 type options struct {
@@ -127,7 +111,7 @@ func run(ctx context.Context) error {
 	fmt.Printf("bench-sessions: memory per idle session beside bare: %s (goal ≤ %.1f×); goroutines per session %s (goal ≤ %.0f)\n",
 		strings.Join(memory, ", "), memoryGoal, strings.Join(goroutines, ", "), goroutineGoal)
 	if short {
-		return errShort
+		return cluster.ErrShort
 	}
 	return nil
 }

@@ -7,32 +7,17 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/wafleet/wafleet/trials/cluster"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		if !errors.Is(err, errShort) {
-			fmt.Fprintf(os.Stderr, "stale: %v\n", err)
-		}
-		os.Exit(1)
-	}
-}
-
-var errShort = errors.New("the goal was missed")
+func main() { cluster.Main("stale", run) }
 
 // What is planted in a run. With both planted the run must fail; with one of them the other layer may cover.
 const (
@@ -103,7 +88,7 @@ func run(ctx context.Context) error {
 	fmt.Printf("stale: %d frames of a superseded owner, %d lost, %d doubled of %d messages, its terms ended %s after it woke; %s (goal 0, 0, 0, %s, [%s] caught)\n",
 		clean.stale, clean.lost, clean.doubled, clean.messages, clean.learned.Round(time.Millisecond), plants, learnLimit, both)
 	if clean.wrong() > 0 || slices.Contains(covered, both) {
-		return errShort
+		return cluster.ErrShort
 	}
 	remove()
 	return nil

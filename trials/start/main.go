@@ -5,12 +5,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/wafleet/wafleet/trials/cluster"
@@ -30,20 +26,7 @@ const (
 	rest     = 30 * time.Second
 )
 
-// errShort says that a goal was not reached; the last line has told so.
-var errShort = errors.New("short of a goal")
-
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		if !errors.Is(err, errShort) {
-			fmt.Fprintf(os.Stderr, "bench-start: %v\n", err)
-		}
-		os.Exit(1)
-	}
-}
+func main() { cluster.Main("bench-start", run) }
 
 func run(ctx context.Context) error {
 	dir, remove, err := cluster.Folder("start")
@@ -87,7 +70,7 @@ func run(ctx context.Context) error {
 	fmt.Printf("bench-start: HTTP ready %s after the start (goal < %s), %d sessions online after %s (goal < %s), bare + %.1f MiB at rest (goal ≤ %d MiB)\n",
 		ready.Round(time.Millisecond), readyGoal, sessions, online.Round(time.Millisecond), onlineGoal, mib(more), memoryGoal>>20)
 	if ready >= readyGoal || online >= onlineGoal || more > memoryGoal {
-		return errShort
+		return cluster.ErrShort
 	}
 	return nil
 }

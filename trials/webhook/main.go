@@ -9,9 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/wafleet/wafleet/trials/cluster"
@@ -31,20 +29,7 @@ const (
 	settling = 2 * time.Minute
 )
 
-// errShort says that a goal was not reached; the last line has told so.
-var errShort = errors.New("short of a goal")
-
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		if !errors.Is(err, errShort) {
-			fmt.Fprintf(os.Stderr, "bench-webhook: %v\n", err)
-		}
-		os.Exit(1)
-	}
-}
+func main() { cluster.Main("bench-webhook", run) }
 
 func run(ctx context.Context) (err error) {
 	dir, remove, err := cluster.Folder("webhook")
@@ -52,7 +37,7 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() {
-		if err == nil || errors.Is(err, errShort) {
+		if err == nil || errors.Is(err, cluster.ErrShort) {
 			remove()
 			return
 		}
@@ -88,7 +73,7 @@ func run(ctx context.Context) (err error) {
 	fmt.Printf("bench-webhook: %d lost of %d events over an outage of %s (goal 0); the first %s after the return (goal < %s); p50 from commit to POST %s (goal < %s); planted loss %s\n",
 		sound.lost, sound.events, outage, sound.back.Round(time.Millisecond), returnGoal, sound.p50.Round(100*time.Microsecond), medianGoal, caught)
 	if sound.lost > 0 || sound.back >= returnGoal || sound.p50 >= medianGoal || planted.lost == 0 {
-		return errShort
+		return cluster.ErrShort
 	}
 	return nil
 }
