@@ -108,10 +108,6 @@ func (s *Store) lockKeys(ctx context.Context, all []*Acceptance) error {
 		}
 	}
 	if len(args) > 0 {
-		byIndex := `, ''`
-		if s.Postgres() {
-			byIndex = `, (SELECT set_config('enable_seqscan', 'off', TRUE) || set_config('enable_hashjoin', 'off', TRUE) || set_config('enable_mergejoin', 'off', TRUE))`
-		}
 		err := s.query(ctx, func(row dbutil.Scannable) error {
 			var k keyArg
 			var mine bool
@@ -120,7 +116,7 @@ func (s *Store) lockKeys(ctx context.Context, all []*Acceptance) error {
 			held[k] = mine
 			return err
 		}, `SELECT r.org, r.name, r.holder, coalesce((SELECT TRUE FROM idempotency_keys k
-				WHERE k.org_id=r.org AND k.key=r.name AND k.holder=r.holder AND k.state='pending' @update@), FALSE)`+byIndex+`
+				WHERE k.org_id=r.org AND k.key=r.name AND k.holder=r.holder AND k.state='pending' @update@), FALSE), @keyed@
 			FROM @rows:$1(org text, name text, holder text)@ AS r`, rowList(args))
 		if err != nil {
 			return fmt.Errorf("lock idempotency keys: %w", err)

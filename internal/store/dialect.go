@@ -26,6 +26,9 @@ import (
 //	@share@   FOR SHARE: what a fence holds. It conflicts with the claim's update; FOR KEY SHARE would not.
 //	@update@  FOR UPDATE
 //	@skip@    FOR UPDATE SKIP LOCKED
+//	@keyed@   a value to select once in a transaction whose later statements join lists of keys with whole tables.
+//	          PostgreSQL takes every JSON list for a hundred rows and keeps its plan: one made while a table was
+//	          small would read all of it for ever. From here on the transaction goes by indexes only.
 //	@ids:$n@    a table (id) from a JSON array of text
 //	@rows:$n(a text, b bigint)@  a table (a, b) from a JSON array of {"a","b"}
 //	@bytes:x@   bytes from hex text
@@ -61,8 +64,10 @@ func (s *Store) expand(q string) string {
 }
 
 var (
-	postgresTokens = strings.NewReplacer("@share@", "FOR SHARE", "@update@", "FOR UPDATE", "@skip@", "FOR UPDATE SKIP LOCKED")
-	sqliteTokens   = strings.NewReplacer("@share@", "", "@update@", "", "@skip@", "")
+	postgresTokens = strings.NewReplacer("@share@", "FOR SHARE", "@update@", "FOR UPDATE", "@skip@", "FOR UPDATE SKIP LOCKED",
+		"@keyed@", `(SELECT set_config('enable_seqscan', 'off', TRUE) || set_config('enable_hashjoin', 'off', TRUE)
+			|| set_config('enable_mergejoin', 'off', TRUE) || set_config('jit', 'off', TRUE))`)
+	sqliteTokens = strings.NewReplacer("@share@", "", "@update@", "", "@skip@", "", "@keyed@", "''")
 )
 
 func (s *Store) clock() string {

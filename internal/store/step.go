@@ -278,7 +278,7 @@ func (b *batch) write(ctx context.Context, results []attemptArg) error {
 
 // claim claims the messages of one kind that may be claimed now.
 func (b *batch) claim(ctx context.Context, kind fleet.AttemptKind) error {
-	var claims []claimArg
+	var args []claimArg
 	steps := map[fleet.MessageID]*Step{}
 	for _, p := range b.steps {
 		if p.over || p.Claim == nil || p.Claim.Kind != kind || steps[p.Claim.ID] != nil { // one frame of a message at a time
@@ -293,23 +293,21 @@ func (b *batch) claim(ctx context.Context, kind fleet.AttemptKind) error {
 		if sealed := b.s.ring.Seal(payloadRow(p.Claim.ID), p.Claim.Payload); sealed != nil && kind == fleet.AttemptSend {
 			c.Payload = hex.EncodeToString(sealed)
 		}
-		claims = append(claims, c)
+		args = append(args, c)
 	}
-	if len(claims) == 0 {
+	if len(args) == 0 {
 		return nil
 	}
-	text := b.s.claimText(kind)
-	attempt := `INSERT INTO attempts (message_id, n, session_id, epoch, kind, at)
-		SELECT a.id, a.attempts, a.session_id, a.claim_epoch, '` + string(kind) + `', @now@ FROM `
+	text := claims[kind].sqlite
 	if b.s.Postgres() {
-		text = `WITH m AS (` + text + `, m.attempts, m.session_id, m.claim_epoch), a AS (` + attempt + `m AS a) SELECT id FROM m`
+		text = claims[kind].postgres
 	}
-	ids, err := column[fleet.MessageID](ctx, b.s, text, rowList(claims))
+	ids, err := column[fleet.MessageID](ctx, b.s, text, rowList(args))
 	if err != nil {
 		return err
 	}
 	if !b.s.Postgres() && len(ids) > 0 {
-		if _, err := b.s.exec(ctx, attempt+`messages AS a WHERE a.id IN (SELECT id FROM @ids:$1@ AS claimed)`, idList(ids)); err != nil {
+		if _, err := b.s.exec(ctx, claims[kind].sqliteAttempts, idList(ids)); err != nil {
 			return err
 		}
 	}

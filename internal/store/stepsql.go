@@ -28,16 +28,12 @@ const (
 	lockSteps = `WITH wanted (session, seq) AS MATERIALIZED (
 			SELECT m.session_id, m.seq FROM ` + messagesByID + ` AS w JOIN messages m ON m.id=w.id AND m.session_id=w.session
 			UNION SELECT m.session_id, m.seq FROM ` + messagesByWAID + ` AS w JOIN messages m ON m.session_id=w.session AND m.wa_id=w.id)
-		SELECT l.session_id, t.owner, t.epoch, @now@, ` + frameColumns + `, NULL
+		SELECT l.session_id, t.owner, t.epoch, @now@, ` + frameColumns + `, @keyed@
 		FROM ` + leaseRows + ` AS t JOIN leases l ON l.session_id=t.id AND l.owner=t.owner AND l.epoch=t.epoch
 		LEFT JOIN wanted ON wanted.session=l.session_id LEFT JOIN messages k ON k.seq=wanted.seq`
 
 	// On PostgreSQL every row is found by its index and locked one after the other: leases first (wanted
 	// needs all of them before it knows anything), then messages in lane order.
-	//
-	// The statements after it join their rows with whole tables. The planner takes every JSON list for
-	// a hundred rows and keeps its plan: one made while the table was small would read all of it for
-	// ever. So this transaction goes by indexes only.
 	lockStepsPostgres = `WITH held AS MATERIALIZED (
 			SELECT l.session_id, t.owner, t.epoch FROM (SELECT DISTINCT id, owner, epoch FROM ` + leaseRows + ` AS t ORDER BY id, owner, epoch) AS t
 			CROSS JOIN LATERAL (SELECT session_id FROM leases l WHERE l.session_id=t.id AND l.owner=t.owner AND l.epoch=t.epoch FOR SHARE) AS l),
@@ -50,8 +46,7 @@ const (
 		k AS MATERIALIZED (SELECT m.* FROM (SELECT seq FROM wanted ORDER BY seq) AS w
 			CROSS JOIN LATERAL (SELECT * FROM messages WHERE seq=w.seq FOR UPDATE) AS m)
 		SELECT held.session_id, held.owner, held.epoch, @now@, ` + frameColumns + `,
-			(SELECT set_config('enable_seqscan', 'off', TRUE) || set_config('enable_hashjoin', 'off', TRUE)
-				|| set_config('enable_mergejoin', 'off', TRUE) || set_config('jit', 'off', TRUE))
+			@keyed@
 		FROM held LEFT JOIN k ON k.session_id=held.session_id`
 
 	writeFrames = `UPDATE messages AS m SET status=f.status, outcome=f.outcome, error_code=f.error_code, error_detail=f.error_detail,
@@ -92,19 +87,29 @@ const (
 		next_repeat_at=CASE WHEN m.repeats>0 THEN 0 WHEN m.unknown_since+300000>@now@+15000 THEN m.unknown_since+300000 ELSE @now@+15000 END`
 )
 
-// claimText is the statement that claims what is due of the messages named. On PostgreSQL each is found
-// by its key first and judged then: the planner would rather read every queued message of all sessions.
-func (s *Store) claimText(kind fleet.AttemptKind) string {
-	update, due := claimSend, sendDue
-	if kind == fleet.AttemptRepeat {
-		update, due = claimRepeat, repeatDue+` AND m.claim_epoch=c.term`
-	}
+// claims are the statements that claim what is due of the messages named.
+var claims = map[fleet.AttemptKind]claimText{
+	fleet.AttemptSend:   newClaimText(fleet.AttemptSend, claimSend, sendDue),
+	fleet.AttemptRepeat: newClaimText(fleet.AttemptRepeat, claimRepeat, repeatDue+` AND m.claim_epoch=c.term`),
+}
+
+// claimText claims messages and counts their frames: one statement on PostgreSQL, two on SQLite.
+type claimText struct{ postgres, sqlite, sqliteAttempts string }
+
+// newClaimText writes the statements of one kind. On PostgreSQL each message is found by its key first and
+// judged then: the planner would rather read every queued message of all sessions.
+func newClaimText(kind fleet.AttemptKind, update, due string) claimText {
 	named := ` m.seq=c.frame AND ` + due
-	if s.Postgres() {
-		return update + ` FROM (SELECT c.* FROM ` + claimRows + ` AS c
-			CROSS JOIN LATERAL (SELECT 1 FROM messages m WHERE` + named + ` OFFSET 0) AS may) AS c WHERE m.seq=c.frame RETURNING m.id`
+	attempts := `INSERT INTO attempts (message_id, n, session_id, epoch, kind, at)
+		SELECT a.id, a.attempts, a.session_id, a.claim_epoch, '` + string(kind) + `', @now@ FROM `
+	return claimText{
+		postgres: `WITH m AS (` + update + ` FROM (SELECT c.* FROM ` + claimRows + ` AS c
+				CROSS JOIN LATERAL (SELECT 1 FROM messages m WHERE` + named + ` OFFSET 0) AS may) AS c
+				WHERE m.seq=c.frame RETURNING m.id, m.attempts, m.session_id, m.claim_epoch),
+			a AS (` + attempts + `m AS a) SELECT id FROM m`,
+		sqlite:         update + ` FROM ` + claimRows + ` AS c WHERE` + named + ` RETURNING id`,
+		sqliteAttempts: attempts + `messages AS a WHERE a.id IN (SELECT id FROM @ids:$1@ AS claimed)`,
 	}
-	return update + ` FROM ` + claimRows + ` AS c WHERE` + named + ` RETURNING id`
 }
 
 type laneArg struct {
