@@ -125,9 +125,19 @@ func (w *world) checkArrived(messages []fleet.Message) {
 	}
 }
 
-// checkOrder: of two messages that one session sent to one person the earlier was seen first, unless it was repeated: a
-// later message does not wait for ever.
+// checkOrder: of two messages that one session sent to one person the earlier was seen first, unless it was repeated (a later
+// message does not wait for ever) or the phone could not read it at first and asked for it again.
 func (w *world) checkOrder(messages []fleet.Message) {
+	retried := map[fleet.MessageID]bool{}
+	rows, err := w.st.DB().Query(w.t.Context(), `SELECT message_id FROM attempts WHERE kind='retry'`)
+	w.must(err)
+	for rows.Next() {
+		var id fleet.MessageID
+		w.must(rows.Scan(&id))
+		retried[id] = true
+	}
+	w.must(rows.Err())
+	w.must(rows.Close())
 	for _, p := range w.people {
 		at := map[string]int{}
 		for i, r := range p.phone.Received() {
@@ -137,15 +147,30 @@ func (w *world) checkOrder(messages []fleet.Message) {
 		}
 		last := map[fleet.SessionID]fleet.Message{}
 		for _, m := range messages {
-			if _, seen := at[m.WAID]; m.ContactKey != p.pn || !seen || m.Repeats > 0 {
+			if _, seen := at[m.WAID]; m.ContactKey != p.pn || !seen || m.Repeats > 0 || retried[m.ID] {
 				continue
 			}
 			if before, ok := last[m.SessionID]; ok && at[before.WAID] > at[m.WAID] {
-				w.problem("%s saw %s before %s", p.name, m.ClientRef, before.ClientRef)
+				w.problem("%s saw %s before %s, whose frames were %s", p.name, m.ClientRef, before.ClientRef, w.frames(before))
 			}
 			last[m.SessionID] = m
 		}
 	}
+}
+
+// frames says how a message went out.
+func (w *world) frames(m fleet.Message) (told string) {
+	rows, err := w.st.DB().Query(w.t.Context(), `SELECT kind, outcome, code, at FROM attempts WHERE message_id=$1 ORDER BY n`, m.ID)
+	w.must(err)
+	for rows.Next() {
+		var kind, outcome string
+		var code, at int64
+		w.must(rows.Scan(&kind, &outcome, &code, &at))
+		told += fmt.Sprintf("[%s %s %d %s]", kind, outcome, code, time.UnixMilli(at).UTC().Format("05.000"))
+	}
+	w.must(rows.Err())
+	w.must(rows.Close())
+	return told
 }
 
 // checkFrames: the wire carries a message under one id and one session only, and every frame was counted before it left.

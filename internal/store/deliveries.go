@@ -120,7 +120,7 @@ func (s *Store) dueEndpoints(ctx context.Context, q ClaimDeliveryQuery) ([]fleet
 		}
 		return nil
 	}, `SELECT e.id, coalesce(e.org_id, '') FROM endpoints e WHERE`+liveEndpoint+`
-		AND EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND`+dueDelivery+`) AND`+endpointRoom+`> 0`)
+		AND (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND`+dueDelivery+` LIMIT 1) IS NOT NULL AND`+endpointRoom+`> 0`)
 	if err != nil {
 		return nil, fmt.Errorf("look for due deliveries: %w", err)
 	}
@@ -408,7 +408,7 @@ func (s *Store) PurgeDeliveries(ctx context.Context, before time.Time, limit int
 	var n int64
 	err := s.InTx(ctx, func(ctx context.Context) error {
 		idle, err := column[fleet.EndpointID](ctx, s, `SELECT e.id FROM endpoints e WHERE (e.disabled OR e.deleted_at > 0)
-			AND EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.status = 'pending') ORDER BY e.id`+s.holdEndpoint(""))
+			AND (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.status = 'pending' LIMIT 1) IS NOT NULL ORDER BY e.id`+s.holdEndpoint(""))
 		if err != nil {
 			return err
 		}
