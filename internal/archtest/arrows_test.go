@@ -24,6 +24,9 @@ var arrows = map[string][]string{
 	"seal":  {},
 	"plant": {},
 	"group": {},
+	// beside them: rules that need tables of others
+	"keyword": {"fleet"},
+	"phone":   {"fleet"},
 	// L1: state
 	"store":   {"fleet", "seal", "group", "plant"},
 	"wastore": {"fleet", "seal", "group", "store", "plant"},
@@ -37,10 +40,10 @@ var arrows = map[string][]string{
 	"wa":      {"fleet", "plant"},
 	"webhook": {"fleet", "seal", "store", "bus", "plant"},
 	// L3: the two directions of a message
-	"outbound": {"fleet", "seal", "store", "ledger", "bus", "router", "plant"},
-	"inbound":  {"fleet", "seal", "store", "bus", "media", "plant"},
+	"outbound": {"fleet", "phone", "seal", "store", "ledger", "bus", "router", "plant"},
+	"inbound":  {"fleet", "keyword", "seal", "store", "bus", "media", "plant"},
 	// L4: processes, which meet in rows and nudges only
-	"httpapi":   {"fleet", "seal", "store", "bus", "media", "auth", "webhook", "outbound"},
+	"httpapi":   {"fleet", "keyword", "phone", "seal", "store", "bus", "media", "auth", "webhook", "outbound"},
 	"pairing":   {"fleet", "seal", "store", "bus", "auth"},
 	"worker":    {"fleet", "seal", "store", "wastore", "ledger", "bus", "lease", "wa", "inbound", "plant"},
 	"scheduler": {"fleet", "seal", "store", "ledger", "bus", "outbound"},

@@ -24,6 +24,8 @@ type (
 	InboundID string
 	// ConversationID names an organization's exchange with one person: "cnv_…".
 	ConversationID string
+	// ContactID names one person that an organization writes to or hears from: "ctc_…".
+	ContactID string
 	// CommandID names one command: "cmd_…".
 	CommandID string
 	// EventID names one event and stays the same over every delivery try: "evt_…".
@@ -78,6 +80,11 @@ func NewInboundID() InboundID { return InboundID(newID("inm_")) }
 
 // NewConversationID returns a fresh id.
 func NewConversationID() ConversationID { return ConversationID(newID("cnv_")) }
+
+const contactPrefix = "ctc_"
+
+// NewContactID returns a fresh id.
+func NewContactID() ContactID { return ContactID(newID(contactPrefix)) }
 
 // NewCommandID returns a fresh id.
 func NewCommandID() CommandID { return CommandID(newID("cmd_")) }

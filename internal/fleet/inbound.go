@@ -65,6 +65,7 @@ type Inbound struct {
 	OrgID          OrgID
 	SessionID      SessionID
 	ConversationID ConversationID
+	ContactID      ContactID
 
 	Chat        string // JID of the chat
 	Sender      string // JID of the sender, without device
@@ -86,14 +87,5 @@ type Inbound struct {
 // ContactKey is the match key: the phone when known, else the LID.
 func (m *Inbound) ContactKey() string { return ContactKey(m.SenderPhone, m.SenderLID) }
 
-// ContactKey builds a match key from what is known of a person: E.164 digits, else "lid:<n>", else "".
-func ContactKey(phone, lid string) string {
-	switch {
-	case phone != "":
-		return phone
-	case lid != "":
-		return "lid:" + lid
-	default:
-		return ""
-	}
-}
+// Person is what WhatsApp calls the sender.
+func (m *Inbound) Person() Person { return Person{Phone: m.SenderPhone, LID: m.SenderLID} }

@@ -139,10 +139,10 @@ func pairingPhone(method, phone string) (string, error) {
 		return "", invalid("PHONE_INVALID", "phone", "is missing: method code needs the phone's number")
 	}
 	r, err := fleet.ParseRecipient(phone)
-	if err != nil || strings.ContainsRune(phone, '@') {
+	if err != nil || r.Phone == "" || strings.ContainsRune(phone, '@') {
 		return "", invalid("PHONE_INVALID", "phone", "is not a phone number with country code, such as +5511900000001")
 	}
-	return r.ContactKey, nil
+	return r.Phone, nil
 }
 
 func (d *deps) command(ctx context.Context, s fleet.Session, kind, payload string) (*reply[Command], error) {
