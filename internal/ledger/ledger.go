@@ -45,6 +45,10 @@ type Ledger interface {
 	// Warm rebuilds a cold ledger and does nothing to a warm one. Reserve does so by itself, in one
 	// caller at a time, while all others are refused with LEDGER_COLD.
 	Warm(ctx context.Context) error
+	// Cool makes a ledger of this generation cold; a newer one it leaves alone. It is for the INSERT
+	// that found the generation of its reservation not to be the one in SQL, which happens when a
+	// rebuild ended between loading and committing.
+	Cool(ctx context.Context, generation int64) error
 	// Close gives up what is held. Calls after it fail.
 	Close()
 }
@@ -240,13 +244,12 @@ type Options struct {
 }
 
 const (
-	fullHealth   = 100
-	healthTTL    = 6 * time.Hour
-	defaultHold  = 15 * time.Minute
-	defaultPin   = 24 * time.Hour
-	coldRetry    = time.Second
-	settleSoon   = 5 // seconds that a frame which hasn't left is expected to take when Wait is worked out
-	rebaseRounds = 2
+	fullHealth  = 100
+	healthTTL   = 6 * time.Hour
+	defaultHold = 15 * time.Minute
+	defaultPin  = 24 * time.Hour
+	coldRetry   = time.Second
+	settleSoon  = 5 // seconds that a frame which hasn't left is expected to take when Wait is worked out
 )
 
 func (o Options) or() Options {

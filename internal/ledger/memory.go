@@ -1,0 +1,504 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+)
+
+// Memory is the ledger of one process that has the fleet to itself. It is made anew from rows at each
+// start, like one that lost its memory. Nothing in it waits while the lock is held.
+type Memory struct {
+	o       Options
+	warming atomic.Bool
+
+	mu         sync.Mutex
+	closed     bool
+	generation int64 // 0 = cold
+	rebuilt    int64 // ms
+	accounts   map[fleet.SessionSlug]*account
+	tokens     map[string]bucket
+	pins       map[pinKey]pin
+	sweepAt    int // number of pins at which dead ones are looked for
+	turns      map[fleet.OrgID]int64
+	backlog    map[fleet.ProjectID]int64
+	above      map[fleet.ProjectID]int64 // what the last Rebase saw too much
+	quota      map[quotaKey]int64
+	versions   map[fleet.OrgID]Version
+
+	free []eligible // scratch of decide
+	why  []Why
+}
+
+type (
+	pinKey struct {
+		org fleet.OrgID
+		key string
+	}
+	pin struct {
+		to   fleet.SessionSlug
+		ends int64 // ms
+	}
+	quotaKey struct {
+		project fleet.ProjectID
+		month   string
+	}
+	// eligible is a candidate that can send, and how much it has left of its hour.
+	eligible struct{ index, left int64 }
+)
+
+var _ Ledger = (*Memory)(nil)
+
+// NewMemory returns a cold ledger, or an empty warm one if there is nothing to rebuild from.
+func NewMemory(o Options) *Memory {
+	m := &Memory{o: o.or(), versions: map[fleet.OrgID]Version{}, turns: map[fleet.OrgID]int64{}}
+	m.clear()
+	if o.Rebuild == nil {
+		m.generation = 1
+	}
+	return m
+}
+
+func (m *Memory) clear() {
+	m.accounts = map[fleet.SessionSlug]*account{}
+	m.tokens = map[string]bucket{}
+	m.pins = map[pinKey]pin{}
+	m.sweepAt = 1024
+	m.backlog = map[fleet.ProjectID]int64{}
+	m.above = map[fleet.ProjectID]int64{}
+	m.quota = map[quotaKey]int64{}
+}
+
+func (m *Memory) now() int64 {
+	if m.o.Now != nil {
+		return m.o.Now().UnixMilli()
+	}
+	return time.Now().UnixMilli()
+}
+
+// account returns a session's, brought to the second.
+func (m *Memory) account(slug fleet.SessionSlug, second int64) *account {
+	a := m.accounts[slug]
+	if a == nil {
+		a = newAccount()
+		m.accounts[slug] = a
+	}
+	a.settle(second)
+	return a
+}
+
+// locked runs f under the lock on a warm ledger; a cold one is rebuilt first.
+func (m *Memory) locked(ctx context.Context, f func(now int64)) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		m.mu.Lock()
+		closed, warm := m.closed, m.generation != 0
+		if warm && !closed {
+			f(m.now())
+		}
+		m.mu.Unlock()
+		switch {
+		case closed:
+			return errClosed
+		case warm:
+			return nil
+		}
+		if err := m.Warm(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// Reserve implements Ledger.
+func (m *Memory) Reserve(ctx context.Context, r Request) (Answer, error) {
+	if err := r.check(); err != nil {
+		return Answer{}, err
+	}
+	var a Answer
+	err := m.locked(ctx, func(now int64) {
+		if a = m.decide(now, &r); a.Verdict == Taken {
+			m.take(now, &r, &a)
+		}
+	})
+	return a, err
+}
+
+// Look implements Ledger.
+func (m *Memory) Look(ctx context.Context, r Request) (View, error) {
+	if err := r.check(); err != nil {
+		return View{}, err
+	}
+	var v View
+	err := m.locked(ctx, func(now int64) {
+		v = View{Answer: m.decide(now, &r), Accounts: make([]Account, len(r.Candidates))}
+		for i, c := range r.Candidates {
+			a := m.account(c.Slug, now/1000)
+			why, _ := m.passes(a, &c, &r, now)
+			v.Accounts[i] = Account{
+				Why: why, Outstanding: int(a.out), Health: a.well(now),
+				Used: Budget{int(a.used(minute)), int(a.used(hour)), int(a.used(day)), int(a.used(newChats))},
+			}
+		}
+	})
+	return v, err
+}
+
+// decide picks the winner and changes nothing that counts.
+func (m *Memory) decide(now int64, r *Request) Answer {
+	a := Answer{Winner: -1}
+	if v := m.versions[r.Org]; r.Version != 0 && r.Version != v {
+		a.Verdict, a.Version = Stale, v
+		return a
+	}
+	if l := r.Limits; l != nil {
+		if wait := m.lacks(now, r.Org, l); wait > 0 {
+			a.Verdict, a.Wait = Rated, time.Duration(wait)*time.Millisecond
+			return a
+		}
+		if l.Month != "" && l.Quota > 0 && m.quota[quotaKey{l.Project, l.Month}] >= l.Quota {
+			a.Verdict = Overdrawn
+			return a
+		}
+		if l.Backlog > 0 && m.backlog[l.Project] >= l.Backlog {
+			a.Verdict = Backlog
+			return a
+		}
+		if len(r.Candidates) == 0 {
+			a.Verdict = Taken
+			return a
+		}
+	}
+	m.pick(now, r, &a)
+	return a
+}
+
+// pick chooses among the candidates: the pinned one if it can send, else by strategy.
+func (m *Memory) pick(now int64, r *Request, a *Answer) {
+	if i := m.pinned(now, r); i >= 0 {
+		c := &r.Candidates[i]
+		if why, _ := m.passes(m.account(c.Slug, now/1000), c, r, now); why == Free {
+			a.Verdict, a.Winner, a.Pinned = Taken, i, true
+			return
+		}
+	}
+	m.free, m.why = m.free[:0], m.why[:0]
+	soon, total := int64(math.MaxInt64), int64(0)
+	for i := range r.Candidates {
+		c := &r.Candidates[i]
+		acc := m.account(c.Slug, now/1000)
+		why, at := m.passes(acc, c, r, now)
+		m.why = append(m.why, why)
+		if why != Free {
+			soon = min(soon, at)
+			continue
+		}
+		left := c.Budget.cap(hour) - acc.used(hour)
+		m.free = append(m.free, eligible{int64(i), left})
+		total += left
+	}
+	switch {
+	case len(m.free) > 0:
+		a.Verdict, a.Winner = Taken, int(m.free[m.choose(r, total)].index)
+		return
+	case soon == math.MaxInt64:
+		a.Verdict = Ineligible
+	default:
+		a.Verdict, a.Wait = Exhausted, time.Duration(soon-now)*time.Millisecond
+	}
+	a.Why = append(a.Why, m.why...)
+}
+
+// pinned is the index of the candidate that the recipient hears from, or -1.
+func (m *Memory) pinned(now int64, r *Request) int {
+	if r.Key == "" || r.Bound {
+		return -1
+	}
+	p := m.pins[pinKey{r.Org, r.Key}]
+	if now >= p.ends {
+		return -1
+	}
+	return slices.IndexFunc(r.Candidates, func(c Candidate) bool { return c.Slug == p.to })
+}
+
+// choose returns the place of the winner in free.
+func (m *Memory) choose(r *Request, total int64) int {
+	switch r.Strategy {
+	case fleet.StrategyPriority:
+		return 0
+	case fleet.StrategyRoundRobin:
+		return int(m.turns[r.Org] % int64(len(m.free)))
+	default:
+		x := math.Floor(r.Rand * float64(total))
+		for i, e := range m.free {
+			if x -= float64(e.left); x < 0 {
+				return i
+			}
+		}
+		return len(m.free) - 1
+	}
+}
+
+// passes says whether a candidate can send, and if not, why and when it can by waiting (ms).
+func (m *Memory) passes(a *account, c *Candidate, r *Request, now int64) (why Why, at int64) {
+	if !r.Bound && a.well(now) < m.o.HealthMin {
+		return Unwell, math.MaxInt64
+	}
+	for i := range windows {
+		if i == newChats && !c.NewChat {
+			continue
+		}
+		limit := c.Budget.cap(i)
+		over := a.used(i) - limit + 1
+		if over <= 0 {
+			continue
+		}
+		if why == Free {
+			why = Minute + Why(i)
+		}
+		if limit <= 0 {
+			at = math.MaxInt64
+		} else {
+			at = max(at, a.windows[i].frees(now/1000, over)*1000)
+		}
+	}
+	if c.Rate.PerSecond > 0 {
+		if wait := lacks(m.level(sessionTokens(c.Slug), c.Rate, now), c.Rate); wait > 0 {
+			if why == Free {
+				why = Tokens
+			}
+			at = max(at, now+wait)
+		}
+	}
+	return why, at
+}
+
+// level of a token bucket. One that nobody took from begins empty when the ledger was rebuilt.
+func (m *Memory) level(key string, r Rate, now int64) float64 {
+	b, ok := m.tokens[key]
+	if !ok {
+		b.at = m.rebuilt
+	}
+	return b.now(now, r)
+}
+
+// lacks is how many ms the shared token buckets need.
+func (m *Memory) lacks(now int64, org fleet.OrgID, l *Limits) (wait int64) {
+	l.each(org, func(key string, r Rate) { wait = max(wait, lacks(m.level(key, r, now), r)) })
+	return wait
+}
+
+// take takes what decide found free.
+func (m *Memory) take(now int64, r *Request, a *Answer) {
+	res := Reservation{Generation: m.generation, At: time.UnixMilli(now)}
+	draw := func(key string, rate Rate) { m.tokens[key] = bucket{m.level(key, rate, now) - 1, now, rate} }
+	if l := r.Limits; l != nil {
+		l.each(r.Org, draw)
+		res.Org, res.Project, res.Month = r.Org, l.Project, l.Month
+		m.backlog[l.Project]++
+		if l.Month != "" {
+			m.quota[quotaKey{l.Project, l.Month}]++
+		}
+	}
+	if a.Winner >= 0 {
+		c := &r.Candidates[a.Winner]
+		res.Session, res.NewChat = c.Slug, c.NewChat
+		lapses := lapse(now, r.Hold)
+		res.Lapses = time.Unix(lapses, 0)
+		m.account(c.Slug, now/1000).hold(lapses, c.NewChat)
+		if c.Rate.PerSecond > 0 {
+			draw(sessionTokens(c.Slug), c.Rate)
+		}
+		if !a.Pinned && !r.Bound && r.Strategy == fleet.StrategyRoundRobin {
+			m.turns[r.Org]++
+		}
+		if r.Key != "" && !r.Bound {
+			m.pin(r.Org, r.Key, c.Slug, now, r.AffinityTTL)
+		}
+	}
+	if !r.Move.IsZero() {
+		if r.Limits == nil {
+			res.Org, res.Project, res.Month = r.Move.Org, r.Move.Project, r.Move.Month
+		}
+		m.giveBack(now, r.Move)
+	}
+	a.Reservation = res
+}
+
+// giveBack ends what a reservation holds of its session, as if it had never been taken.
+func (m *Memory) giveBack(now int64, r Reservation) {
+	if r.Session == "" {
+		return
+	}
+	m.account(r.Session, now/1000).free(r.Lapses.Unix(), r.NewChat)
+	m.refill(sessionTokens(r.Session), r.At.UnixMilli(), now)
+}
+
+func (m *Memory) refill(key string, taken, now int64) {
+	b, ok := m.tokens[key]
+	if !ok {
+		return
+	}
+	if level, ok := b.back(taken, now); ok {
+		m.tokens[key] = bucket{level, now, b.rate}
+	}
+}
+
+// Settle implements Ledger.
+func (m *Memory) Settle(ctx context.Context, settlements ...Settlement) error {
+	for i := range settlements {
+		if err := settlements[i].check(); err != nil {
+			return err
+		}
+	}
+	return m.locked(ctx, func(now int64) {
+		for i := range settlements {
+			m.settle(now, &settlements[i])
+		}
+	})
+}
+
+func (m *Memory) settle(now int64, s *Settlement) {
+	r := s.Reservation
+	slug := s.slug()
+	ended := now - max(0, s.Ago.Milliseconds())
+	// What ended before the rebuild read the rows, it has counted; what never had a row, it hasn't.
+	known := !r.IsZero() && r.Generation != m.generation && (s.Unstored || ended <= m.rebuilt)
+	if !known {
+		if slug != "" {
+			a := m.account(slug, now/1000)
+			if r.Session != "" {
+				a.free(r.Lapses.Unix(), r.NewChat)
+			}
+			chats := int64(0)
+			if s.Frames > 0 && r.NewChat {
+				chats = 1
+			}
+			a.count(ended/1000, int64(s.Frames), chats)
+		}
+		if r.Project != "" {
+			m.backlog[r.Project] = max(0, m.backlog[r.Project]-1)
+		}
+		if s.Frames == 0 && !r.IsZero() {
+			m.refund(now, r)
+		}
+	}
+	if slug != "" && s.Health != HealthSame {
+		m.heal(now, slug, s.Health)
+	}
+}
+
+// refund gives back what a frame would have kept: tokens and quota.
+func (m *Memory) refund(now int64, r Reservation) {
+	taken := r.At.UnixMilli()
+	if r.Session != "" {
+		m.refill(sessionTokens(r.Session), taken, now)
+	}
+	if r.Project == "" {
+		return
+	}
+	for _, key := range sharedTokens(r.Org, r.Project) {
+		m.refill(key, taken, now)
+	}
+	if k := (quotaKey{r.Project, r.Month}); r.Month != "" && m.quota[k] > 0 {
+		m.quota[k]--
+	}
+}
+
+func (m *Memory) heal(now int64, slug fleet.SessionSlug, h Health) {
+	a := m.account(slug, now/1000)
+	switch {
+	case h == HealthBad:
+		a.heal(now, -m.o.HealthPenalty)
+	case a.well(now) < fullHealth: // there is nothing to remember of a number that is well
+		a.heal(now, m.o.HealthReward)
+	}
+}
+
+// Warm implements Ledger.
+func (m *Memory) Warm(ctx context.Context) error {
+	cold := func(context.Context) (bool, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.generation == 0, nil
+	}
+	if c, _ := cold(ctx); !c {
+		return nil
+	}
+	if !m.warming.CompareAndSwap(false, true) {
+		return errCold()
+	}
+	defer m.warming.Store(false)
+	if m.o.Rebuild == nil {
+		return m.load(State{Generation: 1})
+	}
+	err := m.o.Rebuild(ctx, cold, func(_ context.Context, s State) error { return m.load(s) })
+	if err != nil {
+		// The generation that load was given may not have been committed.
+		m.mu.Lock()
+		m.generation = 0
+		m.mu.Unlock()
+		return fmt.Errorf("rebuild the ledger: %w: %w", errCold(), err)
+	}
+	return nil
+}
+
+func (m *Memory) load(s State) error {
+	if s.Generation == 0 {
+		return errNoGeneration
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.now()
+	m.clear()
+	for _, f := range s.Frames {
+		m.account(f.Session, 0).count(f.At.Unix(), int64(f.Frames), int64(f.NewChats))
+	}
+	for _, r := range s.Outstanding {
+		if r.Session != "" {
+			m.account(r.Session, 0).hold(r.Lapses.Unix(), r.NewChat)
+		}
+	}
+	for slug, health := range s.Health {
+		a := m.account(slug, 0)
+		a.health, a.healthEnds = health, now+healthTTL.Milliseconds()
+	}
+	for _, p := range s.Pins {
+		m.pins[pinKey{p.Org, p.Key}] = pin{p.Session, p.Until.UnixMilli()}
+	}
+	for p, n := range s.Backlog {
+		m.backlog[p] = n
+	}
+	for _, q := range s.Quota {
+		m.quota[quotaKey{q.Project, q.Month}] = q.Used
+	}
+	m.generation, m.rebuilt = s.Generation, now
+	return nil
+}
+
+// Cool implements Ledger.
+func (m *Memory) Cool(_ context.Context, generation int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return errClosed
+	}
+	if m.generation == generation && m.o.Rebuild != nil {
+		m.generation = 0
+	}
+	return nil
+}
+
+// Close implements Ledger.
+func (m *Memory) Close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+}
