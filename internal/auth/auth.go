@@ -140,15 +140,11 @@ func (a *Auth) check(ctx context.Context, secret Secret, hash [sha256.Size]byte)
 		if !k.RevokedAt.IsZero() || k.Admin != secret.Admin() {
 			continue
 		}
-		against, ok := a.proven.GetIfPresent(hash)
-		if ok = ok && against == k.VerifyHash; !ok {
-			a.metrics.verifications.Inc()
-			if ok, err = argon2id.ComparePasswordAndHash(secret.text, k.VerifyHash); err != nil {
-				return fleet.Principal{}, fmt.Errorf("verify key %s: %w", k.ID, err)
-			}
+		ok, err := a.prove(secret, hash, k.VerifyHash)
+		if err != nil {
+			return fleet.Principal{}, fmt.Errorf("verify key %s: %w", k.ID, err)
 		}
 		if ok {
-			a.proven.Set(hash, k.VerifyHash)
 			return fleet.Principal{KeyID: k.ID, Admin: k.Admin, OrgID: k.OrgID, ProjectID: k.ProjectID}, nil
 		}
 	}

@@ -1,10 +1,14 @@
-// Package auth mints and checks the secrets that speak for somebody: API keys now, pairing links later.
+// Package auth mints and checks the secrets that speak for somebody: API keys, and the tokens of
+// pairing links.
 //
 // A key is 256 random bits behind a prefix that says what it is ("wfk_" an organization's, "wfa_" an
 // admin's) and before a checksum, so a mistyped key is refused without a look at the database. It is
 // shown once, when it is made. Two hashes are stored: an HMAC under LOOKUP_KEY finds the row, an
 // argon2id hash proves the key. The HMAC alone already makes a stolen table useless without
 // LOOKUP_KEY; argon2id at a small cost keeps it so if both are stolen.
+//
+// The token of a pairing link ("wfp_") is made and kept the same way. It travels in a URL, so it opens
+// nothing but one page, until it expires or is revoked.
 //
 // Invariants:
 //   - a key is never logged, stored or put into an error; its first characters (Prefix) are

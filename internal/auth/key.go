@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"errors"
+	"slices"
 	"strings"
 )
 
@@ -12,6 +13,7 @@ import (
 const (
 	PrefixOrganization = "wfk_"
 	PrefixAdmin        = "wfa_"
+	PrefixInvite       = "wfp_" // the token of a pairing link
 )
 
 const (
@@ -54,10 +56,13 @@ func (s Secret) Admin() bool { return strings.HasPrefix(s.text, PrefixAdmin) }
 
 // Mint makes a new key. It is known to nobody and valid nowhere until Create stores its hashes.
 func Mint(admin bool) Secret {
-	prefix := PrefixOrganization
 	if admin {
-		prefix = PrefixAdmin
+		return mint(PrefixAdmin)
 	}
+	return mint(PrefixOrganization)
+}
+
+func mint(prefix string) Secret {
 	var raw [32]byte
 	_, _ = rand.Read(raw[:]) // never fails: crypto/rand ends the process instead
 	body := prefix + alphabet.EncodeToString(raw[:])
@@ -66,7 +71,11 @@ func Mint(admin bool) Secret {
 
 // Parse reads a key as somebody presents it. It says only that the text has the form of a key.
 func Parse(s string) (Secret, error) {
-	if len(s) != keyLen || (s[:prefixLen] != PrefixOrganization && s[:prefixLen] != PrefixAdmin) {
+	return parse(s, PrefixOrganization, PrefixAdmin)
+}
+
+func parse(s string, prefixes ...string) (Secret, error) {
+	if len(s) != keyLen || !slices.Contains(prefixes, s[:prefixLen]) {
 		return Secret{}, ErrMalformed
 	}
 	body := s[:prefixLen+secretLen]

@@ -36,6 +36,8 @@ type (
 	DeliveryID string
 	// KeyID names an API key without being secret: "key_…".
 	KeyID string
+	// InviteID names a pairing link without being secret: "inv_…".
+	InviteID string
 )
 
 // crockford is base32 without letters that are read wrongly, in ascending ASCII order,
@@ -100,6 +102,9 @@ func NewDeliveryID() DeliveryID { return DeliveryID(newID("dlv_")) }
 
 // NewKeyID returns a fresh id.
 func NewKeyID() KeyID { return KeyID(newID("key_")) }
+
+// NewInviteID returns a fresh id.
+func NewInviteID() InviteID { return InviteID(newID("inv_")) }
 
 // NewSessionID returns a UUIDv4. Not v7: the shard comes from the first 32 bits, and in v7
 // those are a clock, so sessions made in one minute would all share a shard.

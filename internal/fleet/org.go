@@ -23,15 +23,28 @@ type Organization struct {
 	Label         string
 	Strategy      Strategy
 	HeadSessionID SessionID // what consumers see as sessionId; "" before the first attach
+	TimeZone      string    // IANA name: a project's month begins there
 	CreatedAt     time.Time
 }
 
-// Project is a slice of an organization; every organization has one named "default".
+// DefaultProject is the name of the project that every organization has and keeps.
+const DefaultProject = "default"
+
+// Project is a slice of an organization with limits of its own. A key belongs to one.
 type Project struct {
-	ID        ProjectID
-	OrgID     OrgID
-	Name      string
+	ID    ProjectID
+	OrgID OrgID
+	Name  string
+	Entitlements
 	CreatedAt time.Time
+}
+
+// Entitlements are what a project may do. 0 is no limit.
+type Entitlements struct {
+	MonthlyQuota int64 // messages in a month of the organization's time zone
+	MaxBacklog   int64 // messages that wait to be sent
+	RateMinute   int64 // messages accepted in a minute, on average
+	RateBurst    int64 // of these, at once; 0 = a minute's worth
 }
 
 // APIKey is what is stored of a key: never the key itself.

@@ -41,6 +41,13 @@ const (
 	ObservedFailed         Observed = "failed"
 )
 
+// Reasons for which a pairing ended without a login, beside those WhatsApp gives.
+const (
+	ReasonNumberInUse = "number_in_use"       // another session has the number
+	ReasonPasskey     = "passkey_required"    // WhatsApp wants the account's passkey, which only its own pages can ask for
+	ReasonInterrupted = "pairing_interrupted" // its worker went down
+)
+
 // Reasons that say more of a logout than that it came.
 const (
 	ReasonAfterSend = "logged_out_after_send" // within seconds of a frame
@@ -88,6 +95,7 @@ type Session struct {
 
 	Pairing Pairing
 
+	InviteID  InviteID // the pairing link that added it; "" = an operator did
 	CreatedAt time.Time
 
 	// The lease, as read beside the row.

@@ -54,7 +54,9 @@ func (s *Store) InsertCommand(ctx context.Context, c fleet.Command) (fleet.Comma
 func (s *Store) EnqueueCommand(ctx context.Context, c fleet.Command) (out fleet.Command, err error) {
 	err = s.InTx(ctx, func(ctx context.Context) error {
 		var desired fleet.Desired
-		if err := s.row(ctx, `SELECT desired FROM sessions WHERE id=$1 @update@`, c.SessionID).Scan(&desired); err != nil {
+		var org fleet.OrgID
+		var slug string
+		if err := s.row(ctx, `SELECT desired, org_id, slug FROM sessions WHERE id=$1 @update@`, c.SessionID).Scan(&desired, &org, &slug); err != nil {
 			return fmt.Errorf("read session %s: %w", c.SessionID, notFound(err))
 		}
 		switch {
@@ -70,8 +72,10 @@ func (s *Store) EnqueueCommand(ctx context.Context, c fleet.Command) (out fleet.
 				Err:    fleet.ErrConflict,
 			}
 		}
-		out, err = s.InsertCommand(ctx, c)
-		return err
+		if out, err = s.InsertCommand(ctx, c); err != nil {
+			return err
+		}
+		return s.Audit(ctx, "session."+c.Kind, org, slug, map[string]any{"commandId": out.ID})
 	})
 	return out, err
 }

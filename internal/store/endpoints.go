@@ -130,13 +130,17 @@ func (s *Store) CreateEndpoint(ctx context.Context, e fleet.Endpoint) (fleet.End
 	err = s.InTx(ctx, func(ctx context.Context) error {
 		if e.OrgID != "" {
 			var one int
-			if err := s.row(ctx, `SELECT 1 FROM organizations WHERE id = $1`, e.OrgID).Scan(&one); err != nil {
+			if err := s.row(ctx, `SELECT 1 FROM organizations WHERE id = $1 AND deleted_at = 0`, e.OrgID).Scan(&one); err != nil {
 				return fmt.Errorf("organization %q: %w", e.OrgID, notFound(err))
 			}
 		}
-		return unavailable(s.row(ctx, `INSERT INTO endpoints (id, org_id, scope, url, description, events, secret, max_concurrency, created_at)
+		err := s.row(ctx, `INSERT INTO endpoints (id, org_id, scope, url, description, events, secret, max_concurrency, created_at)
 			VALUES ($1, nullif(CAST($2 AS TEXT), ''), $3, $4, $5, $6, $7, $8, @now@) RETURNING created_at`,
-			e.ID, e.OrgID, e.Scope, e.URL, e.Description, events, s.ring.Seal(string(e.ID), secret), e.MaxConcurrency).Scan(at{&e.CreatedAt}))
+			e.ID, e.OrgID, e.Scope, e.URL, e.Description, events, s.ring.Seal(string(e.ID), secret), e.MaxConcurrency).Scan(at{&e.CreatedAt})
+		if err != nil {
+			return unavailable(err)
+		}
+		return s.audit(ctx, change{action: "endpoint.create", org: e.OrgID, subject: string(e.ID), after: auditEndpoint(&e)})
 	})
 	if err != nil {
 		return fleet.Endpoint{}, fmt.Errorf("create endpoint: %w", err)
@@ -200,6 +204,7 @@ func (s *Store) UpdateEndpoint(ctx context.Context, org fleet.OrgID, id fleet.En
 		if err != nil {
 			return notFound(err)
 		}
+		before := e
 		if c.URL != nil {
 			e.URL = *c.URL
 		}
@@ -231,10 +236,15 @@ func (s *Store) UpdateEndpoint(ctx context.Context, org fleet.OrgID, id fleet.En
 		_, err = s.exec(ctx, `UPDATE endpoints SET url = $2, description = $3, events = $4, disabled = $5, disabled_why = $6, max_concurrency = $7,
 				failures = $8, failing_since = $9, open_until = $10 WHERE id = $1`,
 			e.ID, e.URL, e.Description, events, e.Disabled, e.DisabledWhy, e.MaxConcurrency, e.Failures, ms(e.FailingSince), ms(e.OpenUntil))
-		if err != nil || !enabled {
+		if err != nil {
 			return err
 		}
-		return s.promoteAll(ctx, e.ID)
+		if enabled {
+			if err := s.promoteAll(ctx, e.ID); err != nil {
+				return err
+			}
+		}
+		return s.audit(ctx, change{action: "endpoint.update", org: e.OrgID, subject: string(e.ID), before: auditEndpoint(&before), after: auditEndpoint(&e)})
 	})
 	if err != nil {
 		return fleet.Endpoint{}, fmt.Errorf("update endpoint %q: %w", id, err)
@@ -258,7 +268,10 @@ func (s *Store) RotateSecret(ctx context.Context, org fleet.OrgID, id fleet.Endp
 			WHERE id = $1 AND deleted_at = 0 RETURNING previous_secret, previous_secret_ends, `+endpointReturning,
 			id, keep.Milliseconds(), s.ring.Seal(string(id), secret)).Scan(append([]any{&previous, at{&ends}}, endpointFields(&e, &events)...)...)
 		e.Events = splitKinds(events)
-		return notFound(err)
+		if err != nil {
+			return notFound(err)
+		}
+		return s.Audit(ctx, "endpoint.rotate_secret", e.OrgID, string(e.ID), map[string]any{"previousEnds": ends.UTC()})
 	})
 	if err != nil {
 		return fleet.Endpoint{}, fmt.Errorf("rotate secret of endpoint %q: %w", id, err)
@@ -278,6 +291,10 @@ func (s *Store) RotateSecret(ctx context.Context, org fleet.OrgID, id fleet.Endp
 // dead, and deliveries in flight end without effect.
 func (s *Store) DeleteEndpoint(ctx context.Context, org fleet.OrgID, id fleet.EndpointID) error {
 	err := s.InTx(ctx, func(ctx context.Context) error {
+		e, err := s.GetEndpoint(ctx, org, id)
+		if err != nil {
+			return err
+		}
 		n, err := s.exec(ctx, `UPDATE endpoints AS e SET deleted_at = @now@ WHERE`+endpointScope+`AND e.id = $2`, org, id)
 		if err != nil {
 			return err
@@ -287,7 +304,10 @@ func (s *Store) DeleteEndpoint(ctx context.Context, org fleet.OrgID, id fleet.En
 		}
 		_, err = s.exec(ctx, `UPDATE deliveries SET status = 'dead', finished_at = @now@, locked_until = 0, last_error = 'endpoint deleted'
 			WHERE endpoint_id = $1 AND status = 'pending'`, id)
-		return err
+		if err != nil {
+			return err
+		}
+		return s.audit(ctx, change{action: "endpoint.delete", org: e.OrgID, subject: string(id), before: auditEndpoint(&e)})
 	})
 	if err != nil {
 		return fmt.Errorf("delete endpoint %q: %w", id, err)

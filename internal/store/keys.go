@@ -29,17 +29,24 @@ func (s *Store) InsertKey(ctx context.Context, k fleet.APIKey) (fleet.APIKey, er
 		return k, fmt.Errorf("insert key: %w: a key is either an admin's or an organization's", fleet.ErrInvalid)
 	}
 	const insert = `INSERT INTO api_keys (id, org_id, project_id, admin, label, prefix, lookup_hash, verify_hash, created_at) `
-	var row *sql.Row
-	if k.Admin {
-		row = s.row(ctx, insert+`VALUES ($1, NULL, NULL, TRUE, $2, $3, $4, $5, @now@) RETURNING `+keyColumns,
-			k.ID, k.Label, k.Prefix, k.LookupHash, k.VerifyHash)
-	} else {
-		row = s.row(ctx, insert+`SELECT $1, p.org_id, p.id, FALSE, $4, $5, $6, $7, @now@ FROM projects p WHERE p.org_id = $2 AND p.id = $3 RETURNING `+keyColumns,
-			k.ID, k.OrgID, k.ProjectID, k.Label, k.Prefix, k.LookupHash, k.VerifyHash)
-	}
-	out, err := scanKey(row)
+	var out fleet.APIKey
+	err := s.InTx(ctx, func(ctx context.Context) (err error) {
+		var row *sql.Row
+		if k.Admin {
+			row = s.row(ctx, insert+`VALUES ($1, NULL, NULL, TRUE, $2, $3, $4, $5, @now@) RETURNING `+keyColumns,
+				k.ID, k.Label, k.Prefix, k.LookupHash, k.VerifyHash)
+		} else {
+			row = s.row(ctx, insert+`SELECT $1, p.org_id, p.id, FALSE, $4, $5, $6, $7, @now@ FROM projects p
+				WHERE p.org_id = $2 AND p.id = $3 AND p.deleted_at = 0 @share@ RETURNING `+keyColumns,
+				k.ID, k.OrgID, k.ProjectID, k.Label, k.Prefix, k.LookupHash, k.VerifyHash)
+		}
+		if out, err = scanKey(row); err != nil {
+			return notFound(err)
+		}
+		return s.audit(ctx, change{action: "key.create", org: out.OrgID, subject: string(out.ID), after: auditKey(&out)})
+	})
 	if err != nil {
-		return k, fmt.Errorf("insert key: %w", notFound(err))
+		return k, fmt.Errorf("insert key: %w", err)
 	}
 	return out, nil
 }
@@ -88,10 +95,21 @@ func (s *Store) LiveAdminKeys(ctx context.Context) (int, error) {
 
 // RevokeKey ends a key for good. Revoking it again changes nothing; an unknown id is fleet.ErrNotFound.
 func (s *Store) RevokeKey(ctx context.Context, id fleet.KeyID) (fleet.APIKey, error) {
-	k, err := scanKey(s.row(ctx, `UPDATE api_keys SET revoked_at = CASE WHEN revoked_at = 0 THEN @now@ ELSE revoked_at END
-		WHERE id = $1 AND id <> '' RETURNING `+keyColumns, id))
+	var k fleet.APIKey
+	err := s.InTx(ctx, func(ctx context.Context) error {
+		before, err := scanKey(s.row(ctx, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1 AND id <> '' @update@`, id))
+		if err != nil {
+			return notFound(err)
+		}
+		k, err = scanKey(s.row(ctx, `UPDATE api_keys SET revoked_at = CASE WHEN revoked_at = 0 THEN @now@ ELSE revoked_at END
+			WHERE id = $1 RETURNING `+keyColumns, id))
+		if err != nil {
+			return notFound(err)
+		}
+		return s.audit(ctx, change{action: "key.revoke", org: k.OrgID, subject: string(k.ID), before: auditKey(&before), after: auditKey(&k)})
+	})
 	if err != nil {
-		return k, fmt.Errorf("revoke key %s: %w", id, notFound(err))
+		return k, fmt.Errorf("revoke key %s: %w", id, err)
 	}
 	return k, nil
 }

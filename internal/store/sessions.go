@@ -17,7 +17,7 @@ import (
 const sessionColumns = `s.id, s.slug, s.org_id, s.label, s.position, s.desired, s.paused,
 	s.observed, s.observed_since, s.observed_epoch, s.generation, s.reason, s.reason_code, s.last_error, s.attempts,
 	s.retry_at, s.until_at, s.phone, s.device_jid, s.lid, s.push_name, s.platform, s.paired_at, s.revoked_at,
-	s.pairing_method, s.pairing_qr, s.pairing_code, s.pairing_expires_at, s.pairing_ends_at, s.created_at,
+	s.pairing_method, s.pairing_qr, s.pairing_code, s.pairing_expires_at, s.pairing_ends_at, s.invite_id, s.created_at,
 	l.owner, l.epoch, l.expires_at, l.owner <> '' AND l.expires_at > @now@`
 
 const sessionSelect = `SELECT ` + sessionColumns + ` FROM sessions s JOIN leases l ON l.session_id = s.id `
@@ -38,6 +38,7 @@ func scanSession(row dbutil.Scannable, more ...any) (fleet.Session, error) {
 		&v.Pairing.Method, &v.Pairing.QR, &v.Pairing.Code,
 		at{&v.Pairing.ExpiresAt},
 		at{&v.Pairing.EndsAt},
+		&v.InviteID,
 		at{&v.CreatedAt},
 		&v.LeaseOwner, &v.LeaseEpoch,
 		at{&v.LeaseExpiresAt},
@@ -51,6 +52,9 @@ type NewSession struct {
 	Org   fleet.OrgID
 	Slug  fleet.SessionSlug // "" = the next of the organization: "org-a-01", "org-a-02", …
 	Label string
+	// Invite is the pairing link that adds it; "" = an operator does. Taking the link's slot is
+	// AddThroughInvite's.
+	Invite fleet.InviteID
 }
 
 // CreateSession makes a session at the end of its organization's list, with a lease that nobody
@@ -72,9 +76,9 @@ func (s *Store) CreateSession(ctx context.Context, n NewSession) (fleet.Session,
 		if err != nil {
 			return fmt.Errorf("shard key: %w", err)
 		}
-		_, err = s.exec(ctx, `INSERT INTO sessions (id, shard_key, slug, org_id, label, position, desired, observed, observed_since, created_at)
-			SELECT $1, $2, $3, $4, $5, coalesce(max(position), 0) + 1, 'running', 'needs_pairing', @now@, @now@ FROM sessions WHERE org_id = $4`,
-			id, key, slug, n.Org, n.Label)
+		_, err = s.exec(ctx, `INSERT INTO sessions (id, shard_key, slug, org_id, label, position, desired, observed, observed_since, invite_id, created_at)
+			SELECT $1, $2, $3, $4, $5, coalesce(max(position), 0) + 1, 'running', 'needs_pairing', @now@, $6, @now@ FROM sessions WHERE org_id = $4`,
+			id, key, slug, n.Org, n.Label, n.Invite)
 		if err != nil {
 			return err
 		}
@@ -85,8 +89,10 @@ func (s *Store) CreateSession(ctx context.Context, n NewSession) (fleet.Session,
 		if err != nil {
 			return err
 		}
-		out, err = s.SessionByID(ctx, id)
-		return err
+		if out, err = s.SessionByID(ctx, id); err != nil {
+			return err
+		}
+		return s.audit(ctx, change{action: "session.create", org: n.Org, subject: string(slug), after: auditSession(&out)})
 	})
 	if err != nil {
 		return out, fmt.Errorf("create session in %s: %w", n.Org, err)
@@ -103,7 +109,7 @@ func (s *Store) claimSlug(ctx context.Context, n NewSession) (fleet.SessionSlug,
 	}
 	for {
 		var next int
-		err := s.row(ctx, `UPDATE organizations SET next_number = next_number + $2 WHERE id = $1 RETURNING next_number`, n.Org, step).Scan(&next)
+		err := s.row(ctx, `UPDATE organizations SET next_number = next_number + $2 WHERE id = $1 AND deleted_at = 0 RETURNING next_number`, n.Org, step).Scan(&next)
 		if err != nil {
 			return "", notFound(err)
 		}
@@ -252,13 +258,19 @@ func (s *Store) UpdateSession(ctx context.Context, slug fleet.SessionSlug, c Ses
 	}
 	var out fleet.Session
 	err := s.InTx(ctx, func(ctx context.Context) error {
+		before, err := s.SessionBySlug(ctx, slug)
+		if err != nil {
+			return err
+		}
 		n, err := s.exec(ctx, `UPDATE sessions SET label = coalesce($2, label), paused = coalesce($3, paused), desired = coalesce($4, desired)
 			WHERE slug = $1 AND desired <> 'deleted'`, slug, c.Label, c.Paused, c.Desired)
 		if err := exactlyOne(n, err); err != nil {
 			return err
 		}
-		out, err = s.SessionBySlug(ctx, slug)
-		return err
+		if out, err = s.SessionBySlug(ctx, slug); err != nil {
+			return err
+		}
+		return s.audit(ctx, change{action: "session.update", org: out.OrgID, subject: string(slug), before: auditSession(&before), after: auditSession(&out)})
 	})
 	if err != nil {
 		return out, fmt.Errorf("update session %s: %w", slug, err)
@@ -281,29 +293,43 @@ func (s *Store) DeleteSession(ctx context.Context, slug fleet.SessionSlug) (flee
 		if err != nil {
 			return notFound(err)
 		}
-		// The organization first, as everywhere.
-		if _, err := s.exec(ctx, `UPDATE organizations SET next_number = next_number WHERE id = $1`, org); err != nil {
+		if err := s.holdOrg(ctx, org); err != nil {
 			return err
 		}
 		n, err := s.exec(ctx, `UPDATE sessions SET desired = 'deleted' WHERE id = $1 AND slug = $2 AND org_id = $3 AND desired <> 'deleted'`, id, slug, org)
 		if err := exactlyOne(n, err); err != nil {
 			return err
 		}
-		var head fleet.SessionID
-		err = s.row(ctx, `SELECT id FROM sessions WHERE org_id = $1 AND desired <> 'deleted' ORDER BY position, slug LIMIT 1`, org).Scan(&head)
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return unavailable(err)
-		}
-		if _, err := s.exec(ctx, `UPDATE organizations SET head_session_id = $3 WHERE id = $1 AND head_session_id = $2`, org, id, head); err != nil {
+		if err := s.passHead(ctx, org, id); err != nil {
 			return err
 		}
-		out, err = s.SessionByID(ctx, id)
-		return err
+		if out, err = s.SessionByID(ctx, id); err != nil {
+			return err
+		}
+		return s.audit(ctx, change{action: "session.delete", org: org, subject: string(slug), before: auditSession(&out)})
 	})
 	if err != nil {
 		return out, fmt.Errorf("delete session %s: %w", slug, err)
 	}
 	return out, nil
+}
+
+// holdOrg locks an organization's row: changes of its list wait for each other, and take it before
+// any session or invite of it.
+func (s *Store) holdOrg(ctx context.Context, org fleet.OrgID) error {
+	_, err := s.exec(ctx, `UPDATE organizations SET next_number = next_number WHERE id = $1`, org)
+	return err
+}
+
+// passHead makes the first session that is left in list order the head, if this one was it.
+func (s *Store) passHead(ctx context.Context, org fleet.OrgID, from fleet.SessionID) error {
+	var head fleet.SessionID
+	err := s.row(ctx, `SELECT id FROM sessions WHERE org_id = $1 AND desired <> 'deleted' ORDER BY position, slug LIMIT 1`, org).Scan(&head)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return unavailable(err)
+	}
+	_, err = s.exec(ctx, `UPDATE organizations SET head_session_id = $3 WHERE id = $1 AND head_session_id = $2`, org, from, head)
+	return err
 }
 
 // errManyRows: a statement for one row found several, so the transaction must not commit.

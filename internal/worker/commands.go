@@ -120,7 +120,7 @@ func (v *supervisor) pairingEnded(ctx context.Context, end wa.End) {
 	o := store.Observation{State: v.unpairedState(), Generation: v.generation, Reason: string(end.Reason), Code: end.Code, Error: errText(end.Err), Announce: true}
 	switch {
 	case errors.Is(end.Err, fleet.ErrNumberInUse):
-		o.Reason = "number_in_use"
+		o.Reason = fleet.ReasonNumberInUse
 	case end.Reason == wa.ReasonPairExpired && !v.session.Ever():
 		o.State = fleet.ObservedPairingExpired
 	}

@@ -178,7 +178,7 @@ func (v *supervisor) begin(ctx context.Context, sess *fleet.Session) {
 	case !sess.CanLogin():
 		v.parked = true
 		if sess.Observed == fleet.ObservedPairing { // the pairing went down with its worker
-			v.observe(ctx, store.Observation{State: v.unpairedState(), Generation: sess.Generation, Reason: "pairing_interrupted", Announce: true})
+			v.observe(ctx, store.Observation{State: v.unpairedState(), Generation: sess.Generation, Reason: fleet.ReasonInterrupted, Announce: true})
 		}
 	case sess.NeedsPerson():
 		v.parked = true
