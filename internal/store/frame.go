@@ -91,7 +91,7 @@ func (f *frame) settle(epoch int64, r *Result, now int64) (tell bool) {
 		switch {
 		case first:
 			f.Status, f.Outcome, f.DueAt = fleet.StatusQueued, fleet.OutcomeNone, now+r.RetryIn.Milliseconds()
-		case f.Repeats > 0:
+		case f.Repeats > 0 && f.LockedUntil > 0: // this is not told a second time
 			f.Repeats--
 			f.NextRepeatAt = now + r.RetryIn.Milliseconds()
 		}

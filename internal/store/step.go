@@ -23,9 +23,22 @@ const stepLimit = 10 * time.Second
 // half the transactions of a busy session are saved.
 const receiptWait = 5 * time.Millisecond
 
+// Keys are what a frame was encrypted with: rows of whatsmeow's, which WriteKeysWith's function writes.
+type Keys interface {
+	// Settled is called after each try to commit them, before anybody else hears of it. Not committed may also mean
+	// that nobody knows.
+	Settled(committed bool)
+}
+
+// WriteKeysWith names who writes the keys of claimed frames. It is called once, before the first step that has some.
+// write works in the transaction of its context, which holds the lease rows of all the terms.
+func (s *Store) WriteKeysWith(write func(ctx context.Context, keys []Keys) error) {
+	s.writeKeys = write
+}
+
 // Step is what one session wants committed at once, under its term and in this order: what became of
-// the frame it sent, what WhatsApp told of frames before, the claim of the next one. Then it looks
-// ahead to the message after that. Every part may be missing.
+// the frame it sent, what WhatsApp told of frames before, the claim of the next one with the keys that
+// it was encrypted with. Then it looks ahead to the message after that. Every part may be missing.
 //
 // Steps of many sessions that come at about the same time share one transaction and one sync of the
 // log. One whose term is over changes nothing and hears of it, and the others go on.
@@ -34,6 +47,7 @@ type Step struct {
 	Result  *Result
 	Receipt *fleet.Receipt
 	Claim   *Claim
+	Keys    Keys // of the claimed frame, written in the same transaction; nothing if the claim does not stand
 	Look    bool
 
 	// The answers, to be read only after Commit returned nil.
@@ -93,6 +107,11 @@ func (s *Store) commitSteps(ctx context.Context, steps []*Step) error {
 		refused = err != nil && ctx.Err() == nil && !errors.Is(err, fleet.ErrUnavailable)
 		return err
 	})
+	for _, p := range steps {
+		if p.Keys != nil {
+			p.Keys.Settled(err == nil && p.Claimed)
+		}
+	}
 	if refused {
 		return group.Rejected(err)
 	}
@@ -147,6 +166,9 @@ func (b *batch) run(ctx context.Context) error {
 		if err := b.claim(ctx, kind); err != nil {
 			return fmt.Errorf("claim: %w", err)
 		}
+	}
+	if err := b.keys(ctx); err != nil {
+		return fmt.Errorf("write keys: %w", err)
 	}
 	if err := b.look(ctx); err != nil {
 		return fmt.Errorf("look ahead: %w", err)
@@ -315,6 +337,20 @@ func (b *batch) claim(ctx context.Context, kind fleet.AttemptKind) error {
 		steps[id].Claimed = true
 	}
 	return nil
+}
+
+// keys writes what the claimed frames were encrypted with.
+func (b *batch) keys(ctx context.Context) error {
+	var keys []Keys
+	for _, p := range b.steps {
+		if p.Claimed && p.Keys != nil {
+			keys = append(keys, p.Keys)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	return b.s.writeKeys(ctx, keys)
 }
 
 // look reads the next message of every lane that wants to know it.

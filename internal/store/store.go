@@ -61,6 +61,8 @@ type Store struct {
 	looks   *group.Committer[*orgLook]    // for the router, together
 
 	keyClaims *group.Committer[*keyClaim]
+
+	writeKeys func(ctx context.Context, keys []Keys) error // see WriteKeysWith
 }
 
 // Open connects, and does nothing else: Migrate and CheckCanary are calls of their own.

@@ -56,8 +56,8 @@ func (f *fenced) start(change ...func(*wa.Options)) *generation {
 	f.t.Helper()
 	g := f.number.start(append(change, func(o *wa.Options) {
 		o.Term, o.Bind = f.term, f.fence.Bind
-		o.BeginSend = func(ctx context.Context, jid string) (context.Context, wa.SendWatch) {
-			return f.fence.BeginSend(ctx, jid)
+		o.BeginSend = func(ctx context.Context, jid string, claim wastore.Claim) (context.Context, wa.SendWatch) {
+			return f.fence.BeginSend(ctx, jid, claim)
 		}
 		o.Device = f.fence.NewDevice()
 		if f.jid != "" {

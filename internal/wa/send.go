@@ -23,6 +23,9 @@ type Outgoing struct {
 	JID     string // "5511900000001@s.whatsapp.net" or "<n>@lid"
 	WAID    string
 	Payload []byte // marshalled waE2E.Message, as BuildText makes it
+	// Claim, if set, is called once by the fenced store, after the encryption and before the frame, with the keys that it
+	// was encrypted with. The frame leaves only if it returns nil, and then the keys are stored.
+	Claim func(ctx context.Context, keys any) error
 }
 
 // Sent is an acknowledged send.
@@ -72,7 +75,7 @@ func (s *Socket) send(ctx context.Context, out Outgoing) (Sent, *SendError) {
 
 	sctx, watch := c.ctx, SendWatch(nil)
 	if s.opts.BeginSend != nil {
-		sctx, watch = s.opts.BeginSend(c.ctx, out.JID)
+		sctx, watch = s.opts.BeginSend(c.ctx, out.JID, out.Claim)
 	}
 	done := make(chan result, 1)
 	go func() {

@@ -36,8 +36,8 @@ type Options struct {
 	Valid func() error
 	// Bind marks the generation's context, so that the fenced store can cancel it before it returns an error.
 	Bind func(ctx context.Context, cancel context.CancelCauseFunc) context.Context
-	// BeginSend marks the context of one send.
-	BeginSend func(ctx context.Context, jid string) (context.Context, SendWatch)
+	// BeginSend marks the context of one send; claim is the Outgoing's.
+	BeginSend func(ctx context.Context, jid string, claim func(ctx context.Context, keys any) error) (context.Context, SendWatch)
 
 	Pair    *PairRequest
 	Handler Handler

@@ -62,7 +62,7 @@ func (w *watchedStore) bind(ctx context.Context, cancel context.CancelCauseFunc)
 	return context.WithValue(ctx, genMark{}, cancel)
 }
 
-func (w *watchedStore) beginSend(ctx context.Context, jid string) (context.Context, wa.SendWatch) {
+func (w *watchedStore) beginSend(ctx context.Context, jid string, _ func(context.Context, any) error) (context.Context, wa.SendWatch) {
 	j, err := types.ParseJID(jid)
 	if err != nil {
 		panic(err)

@@ -72,7 +72,7 @@ func TestRealClientGetsAnErrorAndNoEmptyMessage(t *testing.T) {
 		p := newPair(t, s, 2)
 		t.Run("all well", func(t *testing.T) {
 			o := p.fence(t)
-			ctx, watch := o.BeginSend(o.generation, otherLID.String())
+			ctx, watch := o.BeginSend(o.generation, otherLID.String(), nil)
 			defer watch.End()
 			if nodes, err := encrypt(ctx, o.device(t), p.devices); err != nil || len(nodes) != 2 || !watch.Saved() {
 				t.Errorf("encrypt = %d nodes, %v, Saved %v; want 2, nil, true", len(nodes), err, watch.Saved())
@@ -80,7 +80,7 @@ func TestRealClientGetsAnErrorAndNoEmptyMessage(t *testing.T) {
 		})
 		t.Run("the recipient's phone has no session and no pre-key", func(t *testing.T) {
 			o := p.fence(t)
-			ctx, watch := o.BeginSend(o.generation, otherLID.String())
+			ctx, watch := o.BeginSend(o.generation, otherLID.String(), nil)
 			defer watch.End()
 			d := o.device(t)
 			if err := d.Sessions.DeleteSession(ctx, p.devices[0].SignalAddress().String()); err != nil {
@@ -96,7 +96,7 @@ func TestRealClientGetsAnErrorAndNoEmptyMessage(t *testing.T) {
 			p.exec(t, `ALTER TABLE whatsmeow_identity_keys RENAME TO away`)
 			defer p.exec(t, `ALTER TABLE away RENAME TO whatsmeow_identity_keys`)
 			o := p.fence(t)
-			ctx, watch := o.BeginSend(o.generation, otherLID.String())
+			ctx, watch := o.BeginSend(o.generation, otherLID.String(), nil)
 			defer watch.End()
 			if nodes, err := encrypt(ctx, o.device(t), p.devices); err == nil || ctx.Err() == nil || watch.Saved() || o.generation.Err() != nil {
 				t.Errorf("encrypt = %d nodes, %v; send %v, Saved %v, generation %v; want an error, cancelled, false, alive", len(nodes), err, ctx.Err(), watch.Saved(), o.generation.Err())
@@ -107,12 +107,12 @@ func TestRealClientGetsAnErrorAndNoEmptyMessage(t *testing.T) {
 			d := o.device(t)
 			p.takeOver(t)
 			defer p.giveBack(t)
-			ctx, watch := o.BeginSend(o.generation, otherLID.String())
+			ctx, watch := o.BeginSend(o.generation, otherLID.String(), nil)
 			defer watch.End()
 			if _, err := encrypt(ctx, d, p.devices[1:]); !errors.Is(err, wastore.ErrRecipientSkipped) {
 				t.Errorf("encrypt for a companion alone = %v, want ErrRecipientSkipped", err)
 			}
-			ctx, group := o.BeginSend(o.generation, "1203630000000001@g.us")
+			ctx, group := o.BeginSend(o.generation, "1203630000000001@g.us", nil)
 			defer group.End()
 			nodes, err := encrypt(ctx, d, p.devices)
 			if !errors.Is(err, fleet.ErrLeaseLost) || !errors.Is(context.Cause(o.term), fleet.ErrLeaseLost) || group.Saved() {
@@ -130,7 +130,7 @@ func TestSendInSteadyStateIsOneStatement(t *testing.T) {
 		var log statements
 		send := func() []string {
 			log.reset()
-			ctx, watch := o.BeginSend(o.generation, otherLID.String())
+			ctx, watch := o.BeginSend(o.generation, otherLID.String(), nil)
 			defer watch.End()
 			if _, err := encrypt(ctx, d, p.devices); err != nil {
 				t.Fatal(err)

@@ -9,7 +9,6 @@ import (
 	"go.mau.fi/whatsmeow/store/sqlstore"
 	waLog "go.mau.fi/whatsmeow/util/log"
 
-	"github.com/wafleet/wafleet/internal/group"
 	"github.com/wafleet/wafleet/internal/plant"
 	"github.com/wafleet/wafleet/internal/seal"
 	"github.com/wafleet/wafleet/internal/store"
@@ -33,10 +32,9 @@ type Container struct {
 	log      *slog.Logger
 	metrics  *metrics
 	postgres bool
-	sessions *group.Committer[*sessionWrite] // what sends have encrypted with, stored together
 }
 
-// New returns the process's container. It touches no table.
+// New returns the process's container, which from now on writes the keys of the store's claims. It touches no table.
 func New(o Options) *Container {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -51,7 +49,7 @@ func New(o Options) *Container {
 		metrics:  newMetrics(o.Registerer),
 		postgres: o.Store.Postgres(),
 	}
-	c.sessions = group.New(sessionsLimit, c.commitSessions)
+	o.Store.WriteKeysWith(c.writeKeys)
 	return c
 }
 

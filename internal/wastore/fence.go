@@ -136,6 +136,9 @@ func (f *Fence) fail(ctx context.Context, err error) error {
 	if w := f.sendOf(ctx); w != nil {
 		ended = endedSend
 		w.fail(err)
+		if errors.Is(err, ErrWithdrawn) {
+			return err
+		}
 	} else if b, ok := ctx.Value(boundKey{}).(*bound); ok && b.f == f {
 		ended = endedGeneration
 		b.cancel(fmt.Errorf("key store: %w", err))

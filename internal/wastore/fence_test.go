@@ -282,7 +282,7 @@ func TestAnyStoreErrorCancelsWhatItHappenedUnder(t *testing.T) {
 			if o.term.Err() != nil {
 				t.Errorf("an error of the database ended the term: %v", context.Cause(o.term))
 			}
-			sctx, watch := inSend.BeginSend(inSend.generation, otherPN.String())
+			sctx, watch := inSend.BeginSend(inSend.generation, otherPN.String(), nil)
 			defer watch.End()
 			if err := m.call(sctx, dSend); err == nil || sctx.Err() == nil || watch.Err() == nil || watch.Saved() {
 				t.Errorf("in a send: %s = %v, send %v, watch.Err %v, saved %v; want an error, a cancelled send, not saved", m.name, err, sctx.Err(), watch.Err(), watch.Saved())

@@ -13,12 +13,21 @@ import (
 // because a pre-key fetch was refused or timed out. It does not call that an error.
 var ErrRecipientSkipped = errors.New("the recipient's phone is not among the devices encrypted for")
 
+// ErrWithdrawn is what a claim returns when the frame may not leave and nothing is wrong: the message was
+// cancelled meanwhile, or has to wait.
+var ErrWithdrawn = errors.New("the frame may not leave any more")
+
+// Claim asks for the right to let the frame leave that was encrypted with keys (store.Keys), which are
+// stored when it returns nil. Any error ends the send.
+type Claim = func(ctx context.Context, keys any) error
+
 // SendWatch watches the store calls of one send.
 type SendWatch struct {
 	f      *Fence
 	jid    types.JID
 	direct bool // one recipient: their device 0 must be encrypted for
 	cancel context.CancelCauseFunc
+	claim  atomic.Pointer[Claim] // until it is called
 	saved  atomic.Bool
 	ended  atomic.Bool
 	err    atomic.Pointer[error]
@@ -28,10 +37,14 @@ type sendKey struct{}
 
 // BeginSend marks a context for one message to jid. Any store error under it cancels it before
 // whatsmeow sees the error, and so does an encryption that left out the recipient's phone: whatsmeow
-// sends no frame under a cancelled context. Call End when the send is over.
-func (f *Fence) BeginSend(ctx context.Context, jid string) (context.Context, *SendWatch) {
+// sends no frame under a cancelled context. A claim, if there is one, is asked once, with the keys and
+// before they are stored. Call End when the send is over.
+func (f *Fence) BeginSend(ctx context.Context, jid string, claim Claim) (context.Context, *SendWatch) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &SendWatch{f: f, cancel: cancel}
+	if claim != nil {
+		w.claim.Store(&claim)
+	}
 	var err error
 	if w.jid, err = types.ParseJID(jid); err == nil && w.jid.User == "" {
 		err = errors.New("no user")
@@ -46,6 +59,14 @@ func (f *Fence) BeginSend(ctx context.Context, jid string) (context.Context, *Se
 // Saved reports whether the sessions encrypted with are stored, the recipient's phone among them.
 // Before that no frame of the message has left; after it nobody can tell from here.
 func (w *SendWatch) Saved() bool { return w.saved.Load() }
+
+// takeClaim returns the claim, once.
+func (w *SendWatch) takeClaim() Claim {
+	if claim := w.claim.Swap(nil); claim != nil {
+		return *claim
+	}
+	return nil
+}
 
 // Err is the first store error of the send, nil if there was none.
 func (w *SendWatch) Err() error {

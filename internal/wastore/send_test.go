@@ -41,7 +41,7 @@ func TestSendIsSavedOnlyWithTheRecipientsPhoneInTheBatch(t *testing.T) {
 				if err := d.LIDs.PutLIDMapping(t.Context(), otherLID, otherPN); err != nil {
 					t.Fatal(err)
 				}
-				ctx, watch := o.BeginSend(o.generation, tc.to)
+				ctx, watch := o.BeginSend(o.generation, tc.to, nil)
 				defer watch.End()
 				batch := map[string][]byte{}
 				for _, a := range tc.batch {
@@ -76,7 +76,7 @@ func TestBatchThatWasNotCommittedIsNotSaved(t *testing.T) {
 		w := newWorld(t, s)
 		o := w.fence(t)
 		d := o.device(t)
-		ctx, watch := o.BeginSend(o.generation, otherLID.String())
+		ctx, watch := o.BeginSend(o.generation, otherLID.String(), nil)
 		defer watch.End()
 		w.exec(t, `ALTER TABLE whatsmeow_sessions RENAME TO away`)
 		if err := d.Sessions.PutManySessions(ctx, map[string][]byte{otherLID.SignalAddress().String(): []byte("x")}); err == nil || watch.Saved() || ctx.Err() == nil {
@@ -90,7 +90,7 @@ func TestFrameOfAMessageEncryptedForNobodyIsHeldBack(t *testing.T) {
 	o := w.fence(t)
 	d := o.device(t)
 	// whatsmeow stores nothing when all devices were skipped; its last look before the frame is for the token.
-	ctx, watch := o.BeginSend(o.generation, otherPN.String())
+	ctx, watch := o.BeginSend(o.generation, otherPN.String(), nil)
 	if _, err := d.PrivacyTokens.GetPrivacyToken(ctx, otherPN); err != nil || ctx.Err() != nil {
 		t.Errorf("token by phone number, looked for before the encryption too = %v, send %v; want no error", err, ctx.Err())
 	}
@@ -99,7 +99,7 @@ func TestFrameOfAMessageEncryptedForNobodyIsHeldBack(t *testing.T) {
 	}
 	watch.End()
 
-	ctx, watch = o.BeginSend(o.generation, otherPN.String())
+	ctx, watch = o.BeginSend(o.generation, otherPN.String(), nil)
 	defer watch.End()
 	if err := d.LIDs.PutLIDMapping(ctx, otherLID, otherPN); err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestErrorAfterTheSendWasSavedStillCancelsItAndSaysSo(t *testing.T) {
 	w := newWorld(t, storetest.SQLite(t))
 	o := w.fence(t)
 	d := o.device(t)
-	ctx, watch := o.BeginSend(o.generation, otherLID.String())
+	ctx, watch := o.BeginSend(o.generation, otherLID.String(), nil)
 	defer watch.End()
 	if err := d.Sessions.PutManySessions(ctx, map[string][]byte{otherLID.SignalAddress().String(): []byte("x")}); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestLeaseLostInsideASendEndsSendGenerationAndTerm(t *testing.T) {
 	w := newWorld(t, storetest.SQLite(t))
 	o := w.fence(t)
 	d := o.device(t)
-	ctx, watch := o.BeginSend(o.generation, otherLID.String())
+	ctx, watch := o.BeginSend(o.generation, otherLID.String(), nil)
 	defer watch.End()
 	w.takeOver(t)
 	err := d.Sessions.PutManySessions(ctx, map[string][]byte{otherLID.SignalAddress().String(): []byte("x")})
@@ -152,7 +152,7 @@ func TestAfterEndASendCountsNoMoreAndTheGenerationDoes(t *testing.T) {
 	w := newWorld(t, storetest.SQLite(t))
 	o := w.fence(t)
 	d := o.device(t)
-	ctx, watch := o.BeginSend(o.generation, otherLID.String())
+	ctx, watch := o.BeginSend(o.generation, otherLID.String(), nil)
 	watch.End()
 	if ctx.Err() == nil {
 		t.Error("the send's context lives on after End")
@@ -167,7 +167,7 @@ func TestSendToWhatIsNoJIDIsCancelledAtOnce(t *testing.T) {
 	w := newWorld(t, storetest.SQLite(t))
 	o := w.fence(t)
 	for _, to := range []string{"", "@s.whatsapp.net", "a:b:c@s.whatsapp.net"} {
-		ctx, watch := o.BeginSend(t.Context(), to)
+		ctx, watch := o.BeginSend(t.Context(), to, nil)
 		if ctx.Err() == nil || watch.Err() == nil {
 			t.Errorf("BeginSend(%q): send %v, Err %v; want it cancelled", to, ctx.Err(), watch.Err())
 		}
@@ -179,9 +179,9 @@ func TestOneSendEndsWithItsErrorAndAnotherGoesOn(t *testing.T) {
 	w := newWorld(t, storetest.SQLite(t))
 	o := w.fence(t)
 	d := o.device(t)
-	a, wa := o.BeginSend(o.generation, otherLID.String())
+	a, wa := o.BeginSend(o.generation, otherLID.String(), nil)
 	defer wa.End()
-	b, wb := o.BeginSend(o.generation, otherLID.String())
+	b, wb := o.BeginSend(o.generation, otherLID.String(), nil)
 	defer wb.End()
 	if err := d.Sessions.PutManySessions(a, map[string][]byte{"1:0": nil}); !errors.Is(err, wastore.ErrRecipientSkipped) {
 		t.Fatalf("PutManySessions = %v, want ErrRecipientSkipped", err)

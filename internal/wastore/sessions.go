@@ -2,16 +2,16 @@ package wastore
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.mau.fi/util/dbutil"
 
 	"github.com/wafleet/wafleet/internal/fleet"
-	"github.com/wafleet/wafleet/internal/group"
 	"github.com/wafleet/wafleet/internal/plant"
 	"github.com/wafleet/wafleet/internal/store"
 )
@@ -19,10 +19,7 @@ import (
 // Signal sessions: read and written with every message. Under the lease nobody else writes them, so
 // those used last are remembered, and a send reads nothing.
 
-const (
-	sessionsMax   = 128              // sessions remembered per device
-	sessionsLimit = 10 * time.Second // one commit of what sends encrypted with
-)
+const sessionsMax = 128 // sessions remembered per device
 
 var putSession = fencedQuery(`INSERT INTO whatsmeow_sessions (our_jid, their_id, session)
 	SELECT $4::text, $5::text, $6::bytea FROM f WHERE TRUE
@@ -64,23 +61,20 @@ func (s *deviceStore) PutManySessions(ctx context.Context, sessions map[string][
 	return nil
 }
 
-// putMany writes sessions in one statement, and together with those of other sends if it is in no
-// transaction.
+// putMany writes sessions in one statement: with the claim of the frame that they are for, or alone.
 func (s *deviceStore) putMany(ctx context.Context, sessions map[string][]byte) error {
 	write := &sessionWrite{s: s, values: sessions, version: s.sessions.change(slices.Collect(maps.Keys(sessions))...)}
 	s.f.changing(ctx, &s.sessions)
-	if s.f.txOf(ctx) != nil {
-		if err := s.f.writeText(ctx, write.text(), write.args()); err != nil {
-			return err
+	if w := s.f.sendOf(ctx); w != nil && s.f.txOf(ctx) == nil {
+		if claim := w.takeClaim(); claim != nil {
+			return s.f.fail(ctx, claim(ctx, write))
 		}
-		s.f.committed(ctx, write.believe)
-		return nil
 	}
-	err := s.f.c.sessions.Do(ctx, write)
-	if err == nil && !write.held {
-		err = fleet.ErrLeaseLost
+	if err := s.f.writeText(ctx, write.text(), write.args()); err != nil {
+		return err
 	}
-	return s.f.fail(ctx, err)
+	s.f.committed(ctx, write.believe)
+	return nil
 }
 
 // sessionWrite is what one send encrypted with.
@@ -88,36 +82,53 @@ type sessionWrite struct {
 	s       *deviceStore
 	values  map[string][]byte
 	version uint64
-	held    bool // the term held its lease
 }
 
 // believe remembers what is committed.
 func (w *sessionWrite) believe() { w.s.sessions.allChanged(w.values, w.version) }
 
-// commitSessions stores what several sends encrypted with, each under its own term: one that is over
-// writes nothing and hears of it, and the others go on. What came of it is known to the caches before
-// it is known to the senders, who may have left meanwhile.
-func (c *Container) commitSessions(ctx context.Context, writes []*sessionWrite) error {
-	for _, w := range writes {
-		w.held = false
+// Settled implements store.Keys. What came of it is known to the cache before it is known to the sender, who may have
+// left meanwhile.
+func (w *sessionWrite) Settled(committed bool) {
+	if committed {
+		w.believe()
+	} else {
+		w.s.sessions.change() // it may be committed all the same: nobody may believe what was read meanwhile
 	}
-	run := c.commitSessionsLite
+}
+
+// writeKeys writes what several claimed frames were encrypted with, each under its own term, in the transaction of ctx.
+func (c *Container) writeKeys(ctx context.Context, keys []store.Keys) error {
+	writes := make([]*sessionWrite, len(keys))
+	for i, k := range keys {
+		w, ok := k.(*sessionWrite)
+		if !ok {
+			return fmt.Errorf("keys of the type %T", k)
+		}
+		writes[i] = w
+	}
 	if c.postgres {
-		run = c.commitSessionsPostgres
+		return c.putSessionsPostgres(ctx, writes)
 	}
-	err := run(ctx, writes)
 	for _, w := range writes {
-		if err == nil && w.held {
-			w.believe()
-		} else {
-			w.s.sessions.change() // it may be committed all the same: nobody may believe what was read meanwhile
+		t := w.s.f.term
+		res, err := c.db.Exec(ctx, w.text(), append([]any{t.SessionID, t.Owner, t.Epoch}, w.args()...)...)
+		if err != nil {
+			return err
+		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return errNotHeld
 		}
 	}
-	if err != nil && store.Refused(err) {
-		return group.Rejected(err)
-	}
-	return err
+	return nil
 }
+
+// errNotHeld: the transaction that claims a frame holds its lease row, so that its keys must pass the same fence.
+var errNotHeld = errors.New("keys of a claimed frame did not pass the fence")
 
 // putSessions is one statement for all: the leases are locked in the order of their sessions, as
 // everywhere, and each row needs the lease of its own term.
@@ -130,7 +141,7 @@ const putSessions = `WITH held AS MATERIALIZED (
 		ON CONFLICT (our_jid, their_id) DO UPDATE SET session=excluded.session)
 	SELECT id, owner, epoch FROM held`
 
-func (c *Container) commitSessionsPostgres(ctx context.Context, writes []*sessionWrite) error {
+func (c *Container) putSessionsPostgres(ctx context.Context, writes []*sessionWrite) error {
 	type key struct {
 		term         fleet.Term
 		jid, address string
@@ -163,7 +174,9 @@ func (c *Container) commitSessionsPostgres(ctx context.Context, writes []*sessio
 		return true, nil
 	})
 	for _, w := range writes {
-		w.held = held[w.s.f.term]
+		if err == nil && !held[w.s.f.term] {
+			err = errNotHeld
+		}
 	}
 	return err
 }
@@ -176,29 +189,6 @@ type termColumns struct {
 
 func (c *termColumns) add(t fleet.Term) {
 	c.ids, c.owners, c.epochs = append(c.ids, string(t.SessionID)), append(c.owners, t.Owner), append(c.epochs, t.Epoch)
-}
-
-// commitSessionsLite runs a statement per send: they share the transaction, and its sync.
-func (c *Container) commitSessionsLite(ctx context.Context, writes []*sessionWrite) error {
-	put := func(ctx context.Context) error {
-		for _, w := range writes {
-			t := w.s.f.term
-			res, err := c.db.Exec(ctx, w.text(), append([]any{t.SessionID, t.Owner, t.Epoch}, w.args()...)...)
-			if err != nil {
-				return err
-			}
-			n, err := res.RowsAffected()
-			if err != nil {
-				return err
-			}
-			w.held = n > 0
-		}
-		return nil
-	}
-	if len(writes) == 1 {
-		return put(ctx)
-	}
-	return store.TxError(ctx, c.db.DoTxn(ctx, nil, put))
 }
 
 const putManySessions = ` INSERT INTO whatsmeow_sessions (our_jid, their_id, session)

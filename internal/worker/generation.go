@@ -12,6 +12,7 @@ import (
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/wa"
+	"github.com/wafleet/wafleet/internal/wastore"
 )
 
 var (
@@ -90,8 +91,8 @@ func (g *generation) run(login string) wa.End {
 	o := wa.Options{
 		Network: g.v.w.o.Network, Term: g.v.term.Fleet(), Generation: g.n,
 		Log: g.v.w.log, Metrics: g.v.w.waMetrics, Valid: g.v.term.Err, Bind: g.v.fence.Bind,
-		BeginSend: func(ctx context.Context, jid string) (context.Context, wa.SendWatch) {
-			return g.v.fence.BeginSend(ctx, jid)
+		BeginSend: func(ctx context.Context, jid string, claim wastore.Claim) (context.Context, wa.SendWatch) {
+			return g.v.fence.BeginSend(ctx, jid, claim)
 		},
 		Handler: g.handler(),
 	}

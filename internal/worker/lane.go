@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/fleet"
-	"github.com/wafleet/wafleet/internal/plant"
 	"github.com/wafleet/wafleet/internal/store"
-	"github.com/wafleet/wafleet/internal/wa"
 )
 
 // Limits of one send.
@@ -24,18 +23,21 @@ const (
 	burstLimit   = 5 * time.Second // then whoever waits for the socket, and everything else, has a turn
 )
 
-// lane sends a session's messages one after the other. One commit writes what became of a frame and
-// claims the next message, whose text was read with the commit before, so that only the encryption
-// lies between a claim and its frame. At most one message is claimed at a time.
+// lane sends a session's messages one after the other. One commit writes what became of a frame, claims
+// the next message, whose text was read with the commit before, and stores the keys that it has been
+// encrypted with, so that nothing lies between a claim and its frame. At most one message is claimed at
+// a time.
 type lane struct {
 	g       *generation
 	st      *store.Store
 	term    fleet.Term
-	unknown bool // some message's outcome may be unknown
+	unknown atomic.Bool // some message's outcome may be unknown
 }
 
 func newLane(g *generation) *lane {
-	return &lane{g: g, st: g.v.w.o.Store, term: g.v.term.Fleet(), unknown: true}
+	l := &lane{g: g, st: g.v.w.o.Store, term: g.v.term.Fleet()}
+	l.unknown.Store(true)
+	return l
 }
 
 // run waits for the login, then works until the generation ends or is asked to settle.
@@ -80,7 +82,7 @@ func (l *lane) run() {
 			queueEnd = nil
 			apart(func() bool { l.adopt(ctx); return true })
 		case <-tidy.C:
-			if l.unknown {
+			if l.unknown.Load() {
 				apart(func() bool { l.tidy(ctx, queueEnd == nil); return true })
 			}
 		}
@@ -108,27 +110,23 @@ func (l *lane) burst(ctx context.Context) bool {
 	}
 	var result *store.Result // of the frame that left last
 	for item != nil || result != nil {
-		step := &store.Step{Term: l.term, Result: result, Look: true}
-		if !l.goOn(ctx, end) {
-			_, ok := l.commit(ctx, &store.Step{Term: l.term, Result: result})
-			return ok
+		if item == nil || !l.goOn(ctx, end) {
+			more := l.goOn(ctx, end)
+			step, ok := l.commit(ctx, &store.Step{Term: l.term, Result: result, Look: more})
+			if !ok || !more {
+				return ok
+			}
+			result, item = nil, step.Next
+			continue
 		}
-		var cause error
-		if item != nil {
-			step.Claim, cause = l.claim(ctx, item)
-		}
-		step, ok := l.commit(ctx, step)
+		step, sent := l.send(ctx, item, result)
 		switch {
-		case !ok:
+		case step == nil:
 			return false
-		case step.Claimed:
-			result = l.frame(ctx, item, cause)
-		case item != nil && step.Next != nil && step.Next.ID == item.ID:
+		case !step.Claimed && step.Next != nil && step.Next.ID == item.ID:
 			return false // due and not to be claimed: the next look knows more
-		default: // the message was cancelled, has expired or must wait
-			result = nil
 		}
-		item = step.Next
+		result, item = sent, step.Next // not claimed: the message was cancelled, has expired or must wait
 	}
 	return false
 }
@@ -141,43 +139,6 @@ func (l *lane) goOn(ctx context.Context, end time.Time) bool {
 	default:
 		return ctx.Err() == nil && time.Now().Before(end)
 	}
-}
-
-// claim builds what will leave. A message that can't be turned into a frame is claimed as well, so
-// that one path records.
-func (l *lane) claim(ctx context.Context, item *store.LaneItem) (*store.Claim, error) {
-	c := &store.Claim{ID: item.ID, Kind: fleet.AttemptRepeat, LockFor: claimLock}
-	if item.Repeat {
-		return c, nil
-	}
-	c.Kind = fleet.AttemptSend
-	var err error
-	if item.Payload, err = wa.BuildText(item.Text); err != nil {
-		l.g.log.ErrorContext(ctx, "message can't be built", slog.String("message_id", string(item.ID)), slog.Any("err", err))
-	}
-	c.Payload = item.Payload
-	return c, err
-}
-
-// frame puts a claimed message on the wire, unless there is a cause not to, and says what came of it.
-func (l *lane) frame(ctx context.Context, item *store.LaneItem, cause error) *store.Result {
-	if cause != nil {
-		return &store.Result{ID: item.ID, Outcome: fleet.OutcomeRefused, ErrorCode: "MESSAGE_INVALID", Detail: cause.Error(), At: time.Now()}
-	}
-	if plant.NewID && item.Repeat {
-		item.WAID = fleet.NewWAID()
-	}
-	sctx, cancel := context.WithTimeout(ctx, sendDeadline)
-	_, err := l.g.sock.Send(sctx, wa.Outgoing{JID: item.ToJID, WAID: item.WAID, Payload: item.Payload})
-	cancel()
-	res := outcome(item, err, time.Now())
-	l.g.log.InfoContext(ctx, "frame settled", slog.String("message_id", string(item.ID)), slog.Bool("repeat", item.Repeat),
-		slog.String("outcome", string(res.Outcome)), slog.Int("wa_code", res.Code), slog.Any("err", err))
-	l.g.v.w.metrics.sends.WithLabelValues(string(res.Outcome)).Inc()
-	if res.Outcome == fleet.OutcomeUnknown {
-		l.unknown = true
-	}
-	return &res
 }
 
 // commit commits a step. A result is written also after the generation's end, since what happened must
@@ -196,15 +157,11 @@ func (l *lane) commit(ctx context.Context, step *store.Step) (*store.Step, bool)
 	cctx, cancel := context.WithTimeout(cctx, limit)
 	defer cancel()
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		err := l.st.Commit(cctx, step)
+		err := l.try(cctx, step)
 		if err == nil {
-			if r := step.Result; r != nil {
-				l.g.v.w.nudge(cctx, bus.TopicWebhooks, "")
-				l.g.v.w.nudge(cctx, bus.TopicMessage, string(r.ID))
-			}
 			return step, true
 		}
-		l.unknown = true
+		l.unknown.Store(true)
 		switch {
 		case step.Result == nil:
 			l.failed(ctx, "could not claim a message", err)
@@ -224,28 +181,21 @@ func (l *lane) commit(ctx context.Context, step *store.Step) (*store.Step, bool)
 	}
 }
 
-// outcome turns a send's error into what is stored. An error that says nothing is unknown, never a refusal.
-func outcome(item *store.LaneItem, err error, now time.Time) store.Result {
-	res := store.Result{ID: item.ID, Outcome: fleet.OutcomeSent, At: now}
-	if err == nil {
-		return res
+// try commits a step once, and lets those know who wait for its result.
+func (l *lane) try(ctx context.Context, step *store.Step) error {
+	if err := l.st.Commit(ctx, step); err != nil {
+		return err
 	}
-	res.Outcome, res.Detail = fleet.OutcomeUnknown, err.Error()
-	if se, ok := errors.AsType[*wa.SendError](err); ok {
-		res.Outcome, res.Code, res.ErrorCode = se.Outcome, se.Code, se.Reason
-		if se.Outcome == fleet.OutcomeRefused {
-			res.Detail = se.Cause()
-		}
+	if r := step.Result; r != nil {
+		l.g.v.w.nudge(ctx, bus.TopicWebhooks, "")
+		l.g.v.w.nudge(ctx, bus.TopicMessage, string(r.ID))
 	}
-	if res.Outcome == fleet.OutcomeNothing {
-		res.RetryIn = jitter(min(time.Second<<min(item.Attempts, 6), time.Minute))
-	}
-	return res
+	return nil
 }
 
 // adopt takes over sends whose outcome nobody recorded: T0 is now, the end of the offline queue or later.
 func (l *lane) adopt(ctx context.Context) {
-	if !l.unknown {
+	if !l.unknown.Load() {
 		return
 	}
 	n, err := l.st.AdoptUnknown(ctx, l.term)
@@ -262,7 +212,7 @@ func (l *lane) adopt(ctx context.Context) {
 func (l *lane) tidy(ctx context.Context, queueEnded bool) {
 	open, err := l.st.HasUnknown(ctx, l.term.SessionID)
 	if err == nil && !open {
-		l.unknown = false
+		l.unknown.Store(false)
 		return
 	}
 	if queueEnded {
