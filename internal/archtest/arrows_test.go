@@ -30,8 +30,8 @@ var arrows = map[string][]string{
 	// L1: state
 	"store":   {"fleet", "seal", "group", "plant"},
 	"wastore": {"fleet", "seal", "group", "store", "plant"},
-	"ledger":  {"fleet"},
-	"bus":     {"fleet"},
+	"ledger":  {"fleet", "redis"},
+	"bus":     {"fleet", "redis"},
 	"media":   {"fleet"},
 	// L2: one job each, never each other
 	"lease":   {"fleet", "store", "plant"},
@@ -47,8 +47,9 @@ var arrows = map[string][]string{
 	"pairing":   {"fleet", "seal", "store", "bus", "auth"},
 	"worker":    {"fleet", "seal", "store", "wastore", "ledger", "bus", "lease", "wa", "inbound", "plant"},
 	"scheduler": {"fleet", "seal", "store", "ledger", "bus", "outbound"},
-	// beside the layers: settings, and the server that WhatsApp is in tests and demos
+	// beside the layers: settings, the connection to Redis, and the server that WhatsApp is in tests and demos
 	"config": {},
+	"redis":  {"fleet"},
 	"wasim":  {},
 	// L5: wiring
 	"cli": {anything},

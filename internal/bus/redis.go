@@ -14,12 +14,12 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/redis"
 )
 
 const (
 	publishLimit   = time.Second            // Publish and Ping
 	subscribeLimit = 2 * time.Second        // how long Subscribe waits to be heard
-	dialLimit      = 2 * time.Second        // one dial of the client
 	retryFirst     = 100 * time.Millisecond // pause before the first re-subscription …
 	retryMost      = 2 * time.Second        // … and the longest one
 	publishRest    = 5 * time.Second        // nothing is published for so long after one publishing failed
@@ -38,8 +38,7 @@ type RedisOptions struct {
 // Redis is the bus between processes: publish/subscribe on one pipelined connection. It reconnects
 // by itself, and what was published meanwhile is lost, as the package allows.
 type Redis struct {
-	client atomic.Pointer[rueidis.Client] // nil until the server was reached once
-	dialed chan struct{}                  // closed then
+	conn   *redis.Conn
 	prefix string
 	log    *slog.Logger
 	rests  atomic.Int64 // unix ms before which nothing is published
@@ -56,53 +55,16 @@ var _ Bus = (*Redis)(nil)
 // NewRedis connects. A server that can't be reached now is dialled until it can, since all that is
 // missing meanwhile are nudges: Ping says so. One that answers and refuses us is an error.
 func NewRedis(o RedisOptions) (*Redis, error) {
-	opt, err := redisOptions(o.URL)
-	if err != nil {
-		return nil, err
-	}
 	log := o.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	life, end := context.WithCancel(context.Background()) //nolint:forbidigo // the life of the bus, ended by Close
-	b := &Redis{dialed: make(chan struct{}), prefix: o.Prefix, log: log, life: life, end: end}
-	err = b.dial(opt)
-	switch {
-	case err == nil:
-	case errors.Is(err, fleet.ErrUnavailable):
-		log.WarnContext(life, "bus can't be reached; dialling until it can", slog.Any("err", err))
-		b.joined.Go(func() { b.dialOn(opt) })
-	default:
-		end()
+	conn, err := redis.Open(o.URL, "bus", log)
+	if err != nil {
 		return nil, err
 	}
-	return b, nil
-}
-
-// dial connects once.
-func (b *Redis) dial(opt rueidis.ClientOption) error {
-	client, err := rueidis.NewClient(opt)
-	if err != nil {
-		return fmt.Errorf("connect to Redis: %w", unavailable(err))
-	}
-	b.client.Store(&client)
-	close(b.dialed)
-	return nil
-}
-
-// dialOn connects until it is done. A refusal is no reason to stop any more: the server may be put right.
-func (b *Redis) dialOn(opt rueidis.ClientOption) {
-	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
-		if !rest(b.life, pause) {
-			return
-		}
-		err := b.dial(opt)
-		if err == nil {
-			b.log.InfoContext(b.life, "bus is reached")
-			return
-		}
-		b.log.DebugContext(b.life, "bus still can't be reached", slog.Any("err", err))
-	}
+	life, end := context.WithCancel(context.Background()) //nolint:forbidigo // the life of the bus, ended by Close
+	return &Redis{conn: conn, prefix: o.Prefix, log: log, life: life, end: end}, nil
 }
 
 // rest reports whether d passed before ctx ended.
@@ -122,34 +84,7 @@ func (b *Redis) connected() (rueidis.Client, error) {
 	if b.closed.Load() {
 		return nil, ErrClosed
 	}
-	client := b.client.Load()
-	if client == nil {
-		return nil, fmt.Errorf("%w: Redis was not reached yet", fleet.ErrUnavailable)
-	}
-	return *client, nil
-}
-
-// CheckRedisURL reports whether NewRedis could use the URL, without connecting.
-func CheckRedisURL(raw string) error {
-	_, err := redisOptions(raw)
-	return err
-}
-
-func redisOptions(raw string) (rueidis.ClientOption, error) {
-	if !strings.Contains(raw, "://") {
-		raw = "redis://" + raw
-	}
-	opt, err := rueidis.ParseURL(raw)
-	if err != nil {
-		// The error of url.Parse repeats its input, which may hold a password.
-		return opt, errors.New("Redis URL can't be read: use redis://[user:password@]host:port[/db] or rediss://…")
-	}
-	opt.DisableCache = true
-	opt.DisableRetry = true // our loop subscribes again and says so; a nudge is not worth a second try
-	opt.ClientName = "wafleet"
-	opt.Dialer.Timeout = dialLimit
-	opt.ConnWriteTimeout = 5 * time.Second
-	return opt, nil
+	return b.conn.Client()
 }
 
 // Publish implements Bus.
@@ -164,7 +99,7 @@ func (b *Redis) Publish(ctx context.Context, topic, payload string) error {
 	ctx, cancel := context.WithTimeout(ctx, publishLimit)
 	defer cancel()
 	if err := client.Do(ctx, client.B().Publish().Channel(b.prefix+topic).Message(payload).Build()).Error(); err != nil {
-		if err = unavailable(err); errors.Is(err, fleet.ErrUnavailable) {
+		if err = redis.Unavailable(err); errors.Is(err, fleet.ErrUnavailable) {
 			b.rests.Store(time.Now().Add(publishRest).UnixMilli())
 		}
 		return fmt.Errorf("publish on %s: %w", topic, err)
@@ -181,7 +116,7 @@ func (b *Redis) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, publishLimit)
 	defer cancel()
 	if err := client.Do(ctx, client.B().Ping().Build()).Error(); err != nil {
-		return fmt.Errorf("ping Redis: %w", unavailable(err))
+		return fmt.Errorf("ping Redis: %w", redis.Unavailable(err))
 	}
 	return nil
 }
@@ -230,9 +165,7 @@ func (b *Redis) Close() error {
 	b.mu.Unlock()
 	b.end()
 	b.joined.Wait()
-	if client := b.client.Load(); client != nil {
-		(*client).Close()
-	}
+	b.conn.Close()
 	return nil
 }
 
@@ -248,7 +181,7 @@ type redisSub struct {
 
 func (s *redisSub) run() {
 	select {
-	case <-s.bus.dialed:
+	case <-s.bus.conn.Dialed():
 	case <-s.live.Done():
 		return
 	}
@@ -283,20 +216,14 @@ func (s *redisSub) receive() (confirmed bool, err error) {
 			s.once.Do(func() { close(s.heard) })
 		}
 	})
-	client := *s.bus.client.Load()
+	client, err := s.bus.conn.Client()
+	if err != nil {
+		return false, err
+	}
 	err = client.Receive(ctx, client.B().Subscribe().Channel(names...).Build(), func(m rueidis.PubSubMessage) {
 		if s.live.Err() == nil {
 			s.fn(strings.TrimPrefix(m.Channel, s.bus.prefix), m.Message)
 		}
 	})
 	return count.Load() >= int64(len(names)), err
-}
-
-// unavailable marks everything but the server's own refusals as passing. A server that has just
-// started reads its file first and refuses meanwhile: that passes too.
-func unavailable(err error) error {
-	if refusal, ok := rueidis.IsRedisErr(err); (ok && !refusal.IsLoading()) || errors.Is(err, context.Canceled) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", fleet.ErrUnavailable, err)
 }

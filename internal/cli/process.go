@@ -20,6 +20,7 @@ import (
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/config"
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/redis"
 	"github.com/wafleet/wafleet/internal/seal"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/wa"
@@ -67,7 +68,7 @@ func (p *program) open(ctx context.Context, cfg *config.Config, o openOptions) (
 		return nil, &usageError{err}
 	}
 	if cfg.RedisURL != "" {
-		if err := bus.CheckRedisURL(cfg.RedisURL.Reveal()); err != nil {
+		if err := redis.CheckURL(cfg.RedisURL.Reveal()); err != nil {
 			return nil, &usageError{&config.Error{Setting: "REDIS_URL", Problem: "can't be used: " + err.Error()}}
 		}
 	}

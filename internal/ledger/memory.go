@@ -60,7 +60,7 @@ func NewMemory(o Options) *Memory {
 	m := &Memory{o: o.or(), versions: map[fleet.OrgID]Version{}, turns: map[fleet.OrgID]int64{}}
 	m.clear()
 	if o.Rebuild == nil {
-		m.generation = 1
+		m.generation, m.rebuilt = 1, m.now()
 	}
 	return m
 }
@@ -458,14 +458,7 @@ func (m *Memory) load(s State) error {
 	defer m.mu.Unlock()
 	now := m.now()
 	m.clear()
-	for _, f := range s.Frames {
-		m.account(f.Session, 0).count(f.At.Unix(), int64(f.Frames), int64(f.NewChats))
-	}
-	for _, r := range s.Outstanding {
-		if r.Session != "" {
-			m.account(r.Session, 0).hold(r.Lapses.Unix(), r.NewChat)
-		}
-	}
+	m.accounts = s.accounts()
 	for slug, health := range s.Health {
 		a := m.account(slug, 0)
 		a.health, a.healthEnds = health, now+healthTTL.Milliseconds()

@@ -47,18 +47,25 @@ func (s *Settlement) slug() fleet.SessionSlug {
 	return s.Session
 }
 
-// lapse is the second in which what is reserved now lapses: a whole minute, and a whole hour for what
-// may wait long, so that there are few of them.
-func lapse(now int64, hold time.Duration) int64 {
+// maxHold bounds how long a message may wait for its frame.
+const maxHold = 25 * time.Hour
+
+func holdSeconds(hold time.Duration) int64 {
 	if hold <= 0 {
 		hold = defaultHold
 	}
+	return int64(min(hold, maxHold) / time.Second)
+}
+
+// lapse is the second in which what is reserved now lapses: a whole minute, and a whole hour for what
+// may wait long, so that there are few of them.
+func lapse(now int64, hold time.Duration) int64 {
+	wait := holdSeconds(hold)
 	step := int64(60)
-	if hold > time.Hour {
+	if wait > 3600 {
 		step = 3600
 	}
-	end := now/1000 + int64(hold/time.Second)
-	return (end/step + 1) * step
+	return ((now/1000+wait)/step + 1) * step
 }
 
 // Names of token buckets.

@@ -1,0 +1,123 @@
+package ledger
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// What the script reads packed, little endian. The formats are its own: HEAD, HOLD and COUNT.
+
+// arguments of the script's reserve and look.
+func (l *Redis) arguments(r *Request) []string {
+	args := make([]string, 0, 25+len(r.Candidates))
+	affinity := cmp.Or(r.AffinityTTL, defaultPin).Milliseconds()
+	args = append(args,
+		string(r.Org), r.Key, strconv.FormatInt(affinity, 10), string(r.Strategy), strconv.FormatFloat(r.Rand, 'g', -1, 64),
+		strconv.FormatInt(holdSeconds(r.Hold), 10), strconv.FormatInt(int64(r.Version), 10), flag(r.Bound), strconv.Itoa(l.o.HealthMin))
+	args = append(args, limitArguments(r.Limits)...)
+	move := &r.Move
+	if move.Session == "" {
+		args = append(args, "", "0", "0", "0")
+	} else {
+		args = append(args, string(move.Session), strconv.FormatInt(move.Lapses.Unix(), 10), flag(move.NewChat), ms(move.At))
+	}
+	budgets, rates := packCandidates(r.Candidates)
+	args = append(args, budgets, rates)
+	for i := range r.Candidates {
+		args = append(args, string(r.Candidates[i].Slug))
+	}
+	return args
+}
+
+func limitArguments(l *Limits) []string {
+	if l == nil {
+		return []string{"", "", "0", "0", "0", "0", "0", "0", "0", "0"}
+	}
+	number := func(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
+	return []string{
+		string(l.Project), l.Month, strconv.FormatInt(l.Quota, 10), strconv.FormatInt(l.Backlog, 10),
+		number(l.ProjectRate.PerSecond), number(l.ProjectRate.Burst), number(l.OrgRate.PerSecond), number(l.OrgRate.Burst),
+		number(l.FleetRate.PerSecond), number(l.FleetRate.Burst),
+	}
+}
+
+// packCandidates gives 17 bytes per candidate of its budget and whether this is a new chat, and 16 of
+// its rate, or nothing if none has one.
+func packCandidates(cs []Candidate) (budgets, rates string) {
+	b := make([]byte, 0, 17*len(cs))
+	rated := false
+	for i := range cs {
+		c := &cs[i]
+		for w := range windows {
+			b = binary.LittleEndian.AppendUint32(b, uint32(min(max(0, c.Budget.cap(w)), math.MaxUint32))) //nolint:gosec // it is bounded
+		}
+		b = append(b, flag(c.NewChat)[0]-'0')
+		rated = rated || c.Rate.PerSecond > 0
+	}
+	if !rated {
+		return string(b), ""
+	}
+	f := make([]byte, 0, 16*len(cs))
+	for i := range cs {
+		f = binary.LittleEndian.AppendUint64(f, math.Float64bits(cs[i].Rate.PerSecond))
+		f = binary.LittleEndian.AppendUint64(f, math.Float64bits(cs[i].Rate.Burst))
+	}
+	return string(b), string(f)
+}
+
+func flag(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}
+
+// unpackAccounts reads what look tells of each candidate.
+func unpackAccounts(s string, n int) ([]Account, error) {
+	const size = 28
+	if len(s) != size*n {
+		return nil, fmt.Errorf("ledger: look answers %d bytes for %d candidates", len(s), n)
+	}
+	accounts := make([]Account, n)
+	for i := range accounts {
+		var v [7]int
+		for k := range v {
+			v[k] = int(binary.LittleEndian.Uint32([]byte(s[size*i+4*k:])))
+		}
+		accounts[i] = Account{Why: Why(v[0]), Used: Budget{v[1], v[2], v[3], v[4]}, Outstanding: v[5], Health: v[6]}
+	}
+	return accounts, nil
+}
+
+// pack gives an account as the script keeps it.
+func (a *account) pack() (header string, lists [windows]string) {
+	u32 := func(b []byte, values ...int64) []byte {
+		for _, v := range values {
+			b = binary.LittleEndian.AppendUint32(b, uint32(min(max(0, v), never))) //nolint:gosec // it is bounded
+		}
+		return b
+	}
+	lapse := int64(never)
+	holds := slices.Clone(a.held)
+	for _, h := range holds {
+		lapse = min(lapse, h.lapses)
+	}
+	w := &a.windows
+	b := u32(nil, w[minute].total, w[hour].total, w[day].total, w[newChats].total, a.out, a.chats,
+		w[hour].leaves, lapse, w[minute].leaves, w[day].leaves, w[newChats].leaves)
+	for _, h := range holds {
+		b = u32(b, h.lapses, h.n, h.chats)
+	}
+	for i := range w {
+		var list []byte
+		for _, c := range w[i].buckets {
+			list = u32(list, c.at, c.n)
+		}
+		lists[i] = string(list)
+	}
+	return string(b), lists
+}
