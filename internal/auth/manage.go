@@ -13,16 +13,18 @@ import (
 
 // NewKey says what key to make: an admin's, or one of an organization.
 type NewKey struct {
-	Admin bool
-	Org   fleet.OrgID // "" for an admin key
-	Label string
+	Admin   bool
+	Org     fleet.OrgID     // "" for an admin key
+	Project fleet.ProjectID // "" = the organization's default
+	Label   string
 }
 
 // Create makes and stores a key. The secret exists only in the answer. fleet.ErrNotFound: no such
 // organization.
 func (a *Auth) Create(ctx context.Context, n NewKey) (Secret, fleet.APIKey, error) {
 	k := fleet.APIKey{ID: fleet.NewKeyID(), Admin: n.Admin, OrgID: n.Org, Label: n.Label}
-	if !n.Admin {
+	k.ProjectID = n.Project
+	if !n.Admin && n.Project == "" {
 		var err error
 		if k.ProjectID, err = a.store.DefaultProject(ctx, n.Org); err != nil {
 			return Secret{}, k, fmt.Errorf("create key: %w", err)
@@ -47,12 +49,18 @@ func (a *Auth) Revoke(ctx context.Context, id fleet.KeyID) (fleet.APIKey, error)
 	if err != nil {
 		return k, err
 	}
+	a.KeysChanged(ctx, id)
+	return k, nil
+}
+
+// KeysChanged drops what is cached, here at once and elsewhere when the nudge arrives: for keys that
+// were revoked together with something else.
+func (a *Auth) KeysChanged(ctx context.Context, id fleet.KeyID) {
 	a.forget()
 	if err := a.bus.Publish(ctx, bus.TopicKeys, string(id)); err != nil {
 		a.log.WarnContext(ctx, "revocation was not announced, other processes notice within 10 s",
 			slog.String("key_id", string(id)), slog.Any("err", err))
 	}
-	return k, nil
 }
 
 // Bootstrap makes the first admin key of a new database, and nothing if a live one exists: then the

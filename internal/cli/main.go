@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // organizations have time zones, also where the machine knows none
 
 	"github.com/alecthomas/kong"
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -93,14 +94,15 @@ func (pr *process) addAPI(ctx context.Context) (*listener, error) {
 	out := outbound.New(outbound.Options{
 		Store: pr.store, Router: router.New(pr.store), Bus: pr.bus, Log: pr.log, Registerer: pr.registry,
 	})
-	api := httpapi.New(httpapi.Options{
-		Store: pr.store, Auth: pr.auth, Outbound: out, Bus: pr.bus, Log: pr.log, Registerer: pr.registry, Version: pr.versions.Version,
-		AllowPrivateWebhooks: pr.cfg.WebhookAllowPrivate,
-	})
-	ln, err := listen(ctx, "LISTEN", pr.cfg.Listen, pr.anyPort, httpapi.BehindProxies(proxies, api), pr.log)
+	ln, err := listen(ctx, "LISTEN", pr.cfg.Listen, pr.anyPort, nil, pr.log) // it serves later, and links name its port
 	if err != nil {
 		return nil, err
 	}
+	api := httpapi.New(httpapi.Options{
+		Store: pr.store, Auth: pr.auth, Outbound: out, Bus: pr.bus, Log: pr.log, Registerer: pr.registry, Version: pr.versions.Version,
+		PublicURL: cmp.Or(pr.cfg.PublicURL, ln.url()), AllowPrivateWebhooks: pr.cfg.WebhookAllowPrivate,
+	})
+	ln.server.Handler = httpapi.BehindProxies(proxies, api)
 	pr.closers = append(pr.closers, func() { _ = ln.Close() })
 	pr.add("api listener", stageFront, ln.serve)
 	pr.add("api", stageBack, api.Run)

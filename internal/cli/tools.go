@@ -105,7 +105,7 @@ func (c *keyTool) with(ctx context.Context, p *program, fn func(ctx context.Cont
 		b = r
 	}
 	defer b.Close() //nolint:errcheck // nothing waits in it
-	return fn(ctx, s, auth.New(auth.Options{Store: s, Bus: b, Lookup: lookup, Log: log}))
+	return fn(store.AsActor(ctx, "wafleet keys"), s, auth.New(auth.Options{Store: s, Bus: b, Lookup: lookup, Log: log}))
 }
 
 type keysCreateCmd struct {

@@ -27,6 +27,10 @@ type Options struct {
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil = no metrics
 	Version    string                // of the binary, for the OpenAPI document
+	PublicURL  string                // where clients reach this API, for links; without a slash at its end
+	// Pages serves what people open without a key, by path prefix ("/pair/"). They come behind the log and
+	// the text checks, and have nothing to do with API keys.
+	Pages map[string]http.Handler
 	// AllowPrivateWebhooks lets endpoints name addresses inside our own network.
 	AllowPrivateWebhooks bool
 }
@@ -40,7 +44,9 @@ type deps struct {
 	log      *slog.Logger
 	metrics  *metrics
 	waits    *waiters
+	pages    map[string]http.Handler
 
+	publicURL            string
 	allowPrivateWebhooks bool
 }
 
@@ -68,7 +74,7 @@ func New(o Options) *API {
 	d := &deps{
 		store: o.Store, auth: o.Auth, outbound: o.Outbound, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Registerer),
 		waits:                newWaiters(o.Store, o.Bus, o.Log),
-		allowPrivateWebhooks: o.AllowPrivateWebhooks,
+		allowPrivateWebhooks: o.AllowPrivateWebhooks, pages: o.Pages, publicURL: strings.TrimSuffix(o.PublicURL, "/"),
 	}
 	mux := http.NewServeMux()
 	api := humago.New(mux, humaConfig(o.Version))
@@ -77,7 +83,7 @@ func New(o Options) *API {
 		panic(err) // only embedded files and our own types: it fails in every test or never
 	}
 	return &API{
-		Handler: d.observe(d.checkURL(d.authenticate(d.readBody(d.route(mux))))),
+		Handler: d.observe(d.checkURL(d.servePages(d.authenticate(d.readBody(d.route(mux)))))),
 		deps:    d, huma: api,
 	}
 }
@@ -96,9 +102,11 @@ func registerAll(api huma.API, d *deps) {
 	registerDeliveries(api, d, consumerSide)
 	registerEvents(api, d, consumerSide)
 	registerOrganizations(api, d)
+	registerProjects(api, d)
 	registerSessions(api, d)
 	registerPairing(api, d)
 	registerKeys(api, d)
+	registerAudit(api, d)
 	registerWorkers(api, d)
 	registerDeliveries(api, d, operatorSide)
 	registerEvents(api, d, operatorSide)
@@ -121,7 +129,7 @@ func humaConfig(version string) huma.Config {
 		c.Info.Extensions = map[string]any{"x-gateway-version": version}
 	}
 	for _, tag := range []string{
-		"Messages", "Webhooks", "Organization", "Organizations", "Sessions", "Keys", "Workers", "Operator webhooks",
+		"Messages", "Webhooks", "Organization", "Organizations", "Sessions", "Keys", "Audit log", "Workers", "Operator webhooks",
 	} {
 		c.Tags = append(c.Tags, &huma.Tag{Name: tag})
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/wafleet/wafleet/internal/auth"
+	"github.com/wafleet/wafleet/internal/store"
 )
 
 const (
@@ -38,7 +39,11 @@ func (d *deps) authenticate(next http.Handler) http.Handler {
 		case strings.HasPrefix(r.URL.Path, consumerPrefix) && p.Admin:
 			writeProblem(w, r, errNeedsOrganization)
 		default:
-			next.ServeHTTP(w, r.WithContext(auth.WithPrincipal(r.Context(), p)))
+			ctx := auth.WithPrincipal(r.Context(), p)
+			if p.Admin {
+				ctx = store.AsActor(ctx, string(p.KeyID))
+			}
+			next.ServeHTTP(w, r.WithContext(ctx))
 		}
 	})
 }

@@ -69,6 +69,27 @@ func secretParam(name string, values []string) bool {
 	return false
 }
 
+// servePages hands requests for pages over. Such a page names its own routes by the pattern it serves.
+func (d *deps) servePages(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for prefix, page := range d.pages {
+			if !strings.HasPrefix(r.URL.Path, prefix) {
+				continue
+			}
+			x := exchangeFrom(r.Context())
+			x.route = prefix
+			defer func() {
+				if _, route, ok := strings.Cut(r.Pattern, " "); ok {
+					x.route = route
+				}
+			}()
+			page.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // route finds the handler, names it for the log, and answers unknown paths and methods as problems.
 func (d *deps) route(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -210,6 +210,7 @@ func (a *answer) wantProblem(name string, status int, code string) {
 
 // tables hold everything that a request could write.
 var tables = []string{
+	"pairing_invites", "audit_log",
 	"organizations", "projects", "api_keys", "sessions", "leases", "commands", "endpoints", "events", "deliveries",
 	"messages", "attempts", "conversations", "idempotency_keys", "inbound_messages", "streams",
 }

@@ -20,6 +20,7 @@ type Organization struct {
 	OrgID     fleet.OrgID    `json:"orgId" example:"org-a"`
 	Label     string         `json:"label" example:"Example Ltd"`
 	Strategy  fleet.Strategy `json:"strategy" enum:"weighted,priority,round-robin" doc:"How the router orders the sessions that may send."`
+	TimeZone  string         `json:"timeZone" doc:"Its months, for quotas, begin there." example:"America/Sao_Paulo"`
 	CreatedAt *time.Time     `json:"createdAt"`
 }
 
@@ -31,7 +32,7 @@ type OrganizationDetail struct {
 }
 
 func organizationView(o fleet.Organization) Organization {
-	return Organization{OrgID: o.ID, Label: o.Label, Strategy: o.Strategy, CreatedAt: when(o.CreatedAt)}
+	return Organization{OrgID: o.ID, Label: o.Label, Strategy: o.Strategy, TimeZone: o.TimeZone, CreatedAt: when(o.CreatedAt)}
 }
 
 // OrgPath names an organization in a path.
@@ -49,6 +50,7 @@ func registerOrganizations(api huma.API, d *deps) {
 			OrgID    fleet.OrgID    `json:"orgId" doc:"Its name for ever: lower-case letters, digits, single hyphens." maxLength:"56" example:"org-a"`
 			Label    string         `json:"label,omitempty" doc:"For people; default: the orgId."`
 			Strategy fleet.Strategy `json:"strategy,omitempty" enum:"weighted,priority,round-robin" default:"weighted"`
+			TimeZone string         `json:"timeZone,omitempty" doc:"IANA name; default UTC." maxLength:"64" example:"America/Sao_Paulo"`
 		}
 	},
 	) (*reply[Organization], error) {
@@ -59,7 +61,12 @@ func registerOrganizations(api huma.API, d *deps) {
 		if err := checkLabel(b.Label); err != nil {
 			return nil, err
 		}
-		o, err := d.store.CreateOrganization(ctx, fleet.Organization{ID: b.OrgID, Label: cmp.Or(b.Label, string(b.OrgID)), Strategy: b.Strategy})
+		if err := checkTimeZone(b.TimeZone); b.TimeZone != "" && err != nil {
+			return nil, err
+		}
+		o, err := d.store.CreateOrganization(ctx, fleet.Organization{
+			ID: b.OrgID, Label: cmp.Or(b.Label, string(b.OrgID)), Strategy: b.Strategy, TimeZone: b.TimeZone,
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -97,23 +104,29 @@ func registerOrganizations(api huma.API, d *deps) {
 		Body struct {
 			Label    *string             `json:"label,omitempty"`
 			Strategy *fleet.Strategy     `json:"strategy,omitempty" enum:"weighted,priority,round-robin"`
+			TimeZone *string             `json:"timeZone,omitempty" maxLength:"64"`
 			Op       string              `json:"op,omitempty" enum:"order"`
 			Sessions []fleet.SessionSlug `json:"sessions,omitempty" doc:"With op \"order\": every session of the organization, once each." maxItems:"10000"`
 		}
 	},
 	) (*reply[OrganizationDetail], error) {
 		b := in.Body
-		change := store.OrgChange{Label: b.Label, Strategy: b.Strategy}
+		change := store.OrgChange{Label: b.Label, Strategy: b.Strategy, TimeZone: b.TimeZone}
 		if b.Op == "order" {
 			change.Order = append([]fleet.SessionSlug{}, b.Sessions...)
 		} else if b.Sessions != nil {
 			return nil, invalid("VALIDATION", "sessions", "belongs to op \"order\"")
 		}
-		if change.Label == nil && change.Strategy == nil && change.Order == nil {
+		if change.Label == nil && change.Strategy == nil && change.TimeZone == nil && change.Order == nil {
 			return nil, errNothingToChange
 		}
 		if b.Label != nil {
 			if err := checkLabel(*b.Label); err != nil {
+				return nil, err
+			}
+		}
+		if b.TimeZone != nil {
+			if err := checkTimeZone(*b.TimeZone); err != nil {
 				return nil, err
 			}
 		}
@@ -123,6 +136,26 @@ func registerOrganizations(api huma.API, d *deps) {
 		}
 		return d.organizationDetail(ctx, o)
 	})
+
+	huma.Register(api, huma.Operation{
+		OperationID: "delete-organization", Method: http.MethodDelete, Path: "/api/admin/organizations/{orgId}", Tags: tags,
+		Summary: "Delete an organization", DefaultStatus: http.StatusNoContent, Security: adminSecurity,
+		Description: "Its sessions must be deleted before. Its keys, endpoints and pairing links stop working, and its id is not used again.",
+	}, func(ctx context.Context, in *OrgPath) (*struct{}, error) {
+		if err := d.store.DeleteOrganization(ctx, in.OrgID); err != nil {
+			return nil, err
+		}
+		d.auth.KeysChanged(ctx, "")
+		return nil, nil //nolint:nilnil // huma's way to say 204
+	})
+}
+
+// checkTimeZone takes names of the time zone database; "Local" would mean another thing on every machine.
+func checkTimeZone(name string) error {
+	if _, err := time.LoadLocation(name); err != nil || name == "" || name == "Local" {
+		return invalid("TIME_ZONE_INVALID", "timeZone", "is not a name of the time zone database, such as America/Sao_Paulo")
+	}
+	return nil
 }
 
 var errNothingToChange = invalid("VALIDATION", "body", "names nothing to change")

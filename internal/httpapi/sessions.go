@@ -42,6 +42,8 @@ type Session struct {
 	PairedAt *time.Time `json:"pairedAt,omitempty" doc:"First completed pairing."`
 	Pairing  *Pairing   `json:"pairing,omitempty" doc:"The pairing under way, if there is one."`
 
+	InviteID fleet.InviteID `json:"inviteId,omitempty" doc:"The pairing link that added it; missing: an operator did."`
+
 	Worker     string    `json:"worker,omitempty" doc:"Who owns it now."`
 	Epoch      int64     `json:"epoch" doc:"Goes up with every owner."`
 	Generation int64     `json:"generation" doc:"Goes up with every connection."`
@@ -63,7 +65,7 @@ func sessionView(s fleet.Session) Session {
 		State: sessionState(&s), Observed: s.Observed, Since: when(s.ObservedSince),
 		Reason: s.Reason, WACode: s.ReasonCode, LastError: s.LastError, Attempts: s.Attempts,
 		RetryAt: when(s.RetryAt), Until: when(s.Until),
-		PushName: s.PushName, Paired: s.CanLogin(), PairedAt: when(s.PairedAt),
+		PushName: s.PushName, Paired: s.CanLogin(), PairedAt: when(s.PairedAt), InviteID: s.InviteID,
 		Epoch: s.LeaseEpoch, Generation: s.Generation, CreatedAt: *when(s.CreatedAt),
 	}
 	v.Connected = v.State == string(fleet.ObservedConnected)

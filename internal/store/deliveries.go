@@ -392,7 +392,10 @@ func (s *Store) ReplayDelivery(ctx context.Context, org fleet.OrgID, id fleet.De
 		d, err = scanDelivery(s.row(ctx, `INSERT INTO deliveries (id, endpoint_id, event_id, org_id, stream, ordered, ready, replay, status, due_at, created_at)
 			VALUES ($1, $2, $3, $4, $5, FALSE, TRUE, TRUE, 'pending', @now@, @now@) RETURNING `+deliveryReturning,
 			fleet.NewDeliveryID(), d.EndpointID, d.EventID, d.OrgID, d.Stream))
-		return unavailable(err)
+		if err != nil {
+			return unavailable(err)
+		}
+		return s.Audit(ctx, "delivery.replay", d.OrgID, string(d.ID), map[string]any{"eventId": d.EventID, "endpointId": d.EndpointID})
 	})
 	if err != nil {
 		return fleet.Delivery{}, fmt.Errorf("replay delivery %q: %w", id, err)

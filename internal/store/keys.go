@@ -84,6 +84,20 @@ func (s *Store) ListKeys(ctx context.Context, q KeyQuery) ([]fleet.APIKey, error
 	return keys, nil
 }
 
+// GetKey reads one key, or says fleet.ErrNotFound.
+func (s *Store) GetKey(ctx context.Context, id fleet.KeyID) (fleet.APIKey, error) {
+	k, err := scanKey(s.row(ctx, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, id))
+	if err != nil {
+		return k, fmt.Errorf("get key %s: %w", id, notFound(err))
+	}
+	return k, nil
+}
+
+// LabelKey changes what people call a key, or says fleet.ErrNotFound.
+func (s *Store) LabelKey(ctx context.Context, id fleet.KeyID, label string) (fleet.APIKey, error) {
+	return s.changeKey(ctx, id, "key.update", `label = $2`, label)
+}
+
 // LiveAdminKeys counts the admin keys that are not revoked.
 func (s *Store) LiveAdminKeys(ctx context.Context) (int, error) {
 	var n int
@@ -95,21 +109,23 @@ func (s *Store) LiveAdminKeys(ctx context.Context) (int, error) {
 
 // RevokeKey ends a key for good. Revoking it again changes nothing; an unknown id is fleet.ErrNotFound.
 func (s *Store) RevokeKey(ctx context.Context, id fleet.KeyID) (fleet.APIKey, error) {
-	var k fleet.APIKey
-	err := s.InTx(ctx, func(ctx context.Context) error {
+	return s.changeKey(ctx, id, "key.revoke", `revoked_at = CASE WHEN revoked_at = 0 THEN @now@ ELSE revoked_at END`)
+}
+
+func (s *Store) changeKey(ctx context.Context, id fleet.KeyID, action, set string, args ...any) (k fleet.APIKey, err error) {
+	err = s.InTx(ctx, func(ctx context.Context) error {
 		before, err := scanKey(s.row(ctx, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1 AND id <> '' @update@`, id))
 		if err != nil {
 			return notFound(err)
 		}
-		k, err = scanKey(s.row(ctx, `UPDATE api_keys SET revoked_at = CASE WHEN revoked_at = 0 THEN @now@ ELSE revoked_at END
-			WHERE id = $1 RETURNING `+keyColumns, id))
+		k, err = scanKey(s.row(ctx, `UPDATE api_keys SET `+set+` WHERE id = $1 RETURNING `+keyColumns, append([]any{id}, args...)...))
 		if err != nil {
 			return notFound(err)
 		}
-		return s.audit(ctx, change{action: "key.revoke", org: k.OrgID, subject: string(k.ID), before: auditKey(&before), after: auditKey(&k)})
+		return s.audit(ctx, change{action: action, org: k.OrgID, subject: string(k.ID), before: auditKey(&before), after: auditKey(&k)})
 	})
 	if err != nil {
-		return k, fmt.Errorf("revoke key %s: %w", id, err)
+		return k, fmt.Errorf("change key %s: %w", id, err)
 	}
 	return k, nil
 }

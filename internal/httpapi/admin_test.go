@@ -1,0 +1,150 @@
+package httpapi_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/httpapi"
+	"github.com/wafleet/wafleet/internal/store/storetest"
+)
+
+func TestAdminRefusals(t *testing.T) {
+	f := sqliteFixture(t)
+	f.refuse([]refusal{
+		{"a time zone of this machine", "admin", "PATCH", "/api/admin/organizations/org-a", `{"timeZone":"Local"}`, 422, "TIME_ZONE_INVALID", nil},
+		{"a project without a name", "admin", "POST", "/api/admin/organizations/org-a/projects", `{"name":" "}`, 422, "PROJECT_NAME_INVALID", nil},
+		{"an admin key of a project", "admin", "POST", "/api/admin/keys", `{"admin":true,"projectId":"prj_x"}`, 422, "VALIDATION", nil},
+		{"a key of another organization's project", "admin", "POST", "/api/admin/keys", `{"orgId":"org-b","projectId":"prj_x"}`, 404, "NOT_FOUND", nil},
+		{"a foreign cursor", "admin", "GET", "/api/admin/audit?cursor=x", nil, 422, "CURSOR_INVALID", nil},
+		{"an organization in use", "admin", "DELETE", "/api/admin/organizations/org-a", nil, 409, "ORGANIZATION_IN_USE", nil},
+	})
+}
+
+// TestEveryAdminChangeIsInTheAuditLog does each changing operation of the OpenAPI document once.
+func TestEveryAdminChangeIsInTheAuditLog(t *testing.T) {
+	f := sqliteFixture(t)
+	id := func(v map[string]any, field string) string { return v[field].(string) }
+	key := id(f.must("admin", "POST", "/api/admin/keys", `{"orgId":"org-a"}`), "keyId")
+	ep := id(f.must("admin", "POST", "/api/admin/endpoints", `{"url":"http://127.0.0.1:9/"}`), "endpointId")
+	project := id(f.must("admin", "POST", "/api/admin/organizations/org-a/projects", `{"name":"crm","monthlyQuota":10}`), "projectId")
+	if _, err := f.store.AppendEvent(t.Context(), fleet.Event{OrgID: "org-a", Kind: fleet.EventSessionStatus, SessionID: f.session("org-a-01").ID}); err != nil {
+		t.Fatal(err)
+	}
+	deliveries := f.must("admin", "GET", "/api/admin/deliveries", nil)["items"].([]any)
+	delivery := id(deliveries[0].(map[string]any), "deliveryId")
+	done := map[string]bool{}
+	did := func(method, path, pattern string, body any, action string) {
+		t.Helper()
+		before := f.audited()
+		f.must("admin", method, path, body)
+		entries := f.audited()
+		if len(entries) != len(before)+1 || entries[0]["action"] != action || !strings.HasPrefix(entries[0]["actor"].(string), "key_") {
+			t.Errorf("%s %s: new entries %v, want one %s by the key", method, path, entries[:len(entries)-len(before)], action)
+		}
+		done[method+" "+pattern] = true
+	}
+	const orgs, sessions = "/api/admin/organizations", "/api/admin/sessions"
+	did("POST", orgs, orgs, `{"orgId":"org-c"}`, "organization.create")
+	did("PATCH", orgs+"/org-c", orgs+"/{orgId}", `{"label":"C"}`, "organization.update")
+	did("DELETE", orgs+"/org-c", orgs+"/{orgId}", nil, "organization.delete")
+	did("POST", orgs+"/org-a/projects", orgs+"/{orgId}/projects", `{"name":"two"}`, "project.create")
+	did("PATCH", orgs+"/org-a/projects/"+project, orgs+"/{orgId}/projects/{projectId}", `{"maxBacklog":3}`, "project.update")
+	did("DELETE", orgs+"/org-a/projects/"+project, orgs+"/{orgId}/projects/{projectId}", nil, "project.delete")
+	did("POST", sessions, sessions, `{"orgId":"org-a"}`, "session.create")
+	did("PATCH", sessions+"/org-a-02", sessions+"/{sessionId}", `{"paused":true}`, "session.update")
+	did("POST", sessions+"/org-a-02/stop", sessions+"/{sessionId}/stop", nil, "session.update")
+	did("POST", sessions+"/org-a-02/start", sessions+"/{sessionId}/start", nil, "session.update")
+	did("POST", sessions+"/org-a-02/pair", sessions+"/{sessionId}/pair", `{}`, "session.pair")
+	f.sql(`UPDATE sessions SET device_jid = 'x', paired_at = 1 WHERE slug = 'org-a-02'`)
+	did("POST", sessions+"/org-a-02/connect", sessions+"/{sessionId}/connect", nil, "session.connect")
+	did("POST", sessions+"/org-a-02/logout", sessions+"/{sessionId}/logout", nil, "session.logout")
+	did("DELETE", sessions+"/org-a-02", sessions+"/{sessionId}", nil, "session.delete")
+	did("POST", "/api/admin/keys", "/api/admin/keys", `{"orgId":"org-a"}`, "key.create")
+	did("PATCH", "/api/admin/keys/"+key, "/api/admin/keys/{keyId}", `{"label":"crm"}`, "key.update")
+	did("DELETE", "/api/admin/keys/"+key, "/api/admin/keys/{keyId}", nil, "key.revoke")
+	did("POST", "/api/admin/endpoints", "/api/admin/endpoints", `{"url":"http://127.0.0.1:9/"}`, "endpoint.create")
+	did("PATCH", "/api/admin/endpoints/"+ep, "/api/admin/endpoints/{endpointId}", `{"description":"x"}`, "endpoint.update")
+	did("POST", "/api/admin/endpoints/"+ep+"/rotate-secret", "/api/admin/endpoints/{endpointId}/rotate-secret", nil, "endpoint.rotate_secret")
+	did("POST", "/api/admin/deliveries/"+delivery+"/replay", "/api/admin/deliveries/{deliveryId}/replay", nil, "delivery.replay")
+	did("DELETE", "/api/admin/endpoints/"+ep, "/api/admin/endpoints/{endpointId}", nil, "endpoint.delete")
+	for _, op := range f.operations() {
+		if op[0] != http.MethodGet && strings.HasPrefix(op[1], "/api/admin/") && !done[op[0]+" "+op[1]] {
+			t.Errorf("%s %s changes something, and no case here shows that it is in the audit log", op[0], op[1])
+		}
+	}
+	// A consumer's own changes are its own business, and no secret is in any entry.
+	before := len(f.audited())
+	f.must("org-a", "POST", "/api/v1/endpoints", `{"url":"http://127.0.0.1:9/"}`)
+	if got := len(f.audited()); got != before {
+		t.Errorf("a consumer's change made %d entries", got-before)
+	}
+	if text := fmt.Sprint(f.audited()); strings.Contains(text, "whsec_") || strings.Contains(text, "argon2") {
+		t.Errorf("a secret is in the audit log: %s", text)
+	}
+}
+
+func TestAuditLogPagesFromTheNewest(t *testing.T) {
+	f := sqliteFixture(t)
+	for i := range 5 {
+		f.must("admin", "PATCH", "/api/admin/organizations/org-a", fmt.Sprintf(`{"label":"L%d"}`, i))
+	}
+	var labels []string
+	for cursor := ""; ; {
+		page := f.must("admin", "GET", "/api/admin/audit?orgId=org-a&action=organization.update&limit=2&cursor="+cursor, nil)
+		for _, e := range page["items"].([]any) {
+			labels = append(labels, e.(map[string]any)["after"].(map[string]any)["label"].(string))
+		}
+		next, _ := page["nextCursor"].(string)
+		if next == "" {
+			break
+		}
+		cursor = next
+	}
+	if diff := cmp.Diff([]string{"L4", "L3", "L2", "L1", "L0"}, labels); diff != "" {
+		t.Errorf("labels, newest first (-want +got):\n%s", diff)
+	}
+}
+
+func TestAPageIsServedBehindTheLogAndNeverByItsURL(t *testing.T) {
+	page := http.NewServeMux()
+	page.HandleFunc("GET /pair/{token}", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) })
+	f := newFixture(t, storetest.SQLite(t), func(o *httpapi.Options) { o.Pages = map[string]http.Handler{"/pair/": page} })
+	a := f.do("", "GET", "/pair/wfp_secret", nil)
+	if a.status != http.StatusOK || a.body != "hello" || a.header.Get("Referrer-Policy") != "no-referrer" || a.header.Get("X-Request-Id") == "" {
+		t.Errorf("page = %d %q with %v", a.status, a.body, a.header)
+	}
+	if log := f.log.String(); strings.Contains(log, "secret") || !strings.Contains(log, "route=/pair/{token}") {
+		t.Errorf("the log line is not by the pattern:\n%s", log)
+	}
+}
+
+func (f *fixture) audited() []map[string]any {
+	f.t.Helper()
+	var out []map[string]any
+	for _, e := range f.must("admin", "GET", "/api/admin/audit?limit=200", nil)["items"].([]any) {
+		out = append(out, e.(map[string]any))
+	}
+	return slices.Clip(out)
+}
+
+func (f *fixture) session(slug fleet.SessionSlug) fleet.Session {
+	f.t.Helper()
+	v, err := f.store.SessionBySlug(f.t.Context(), slug)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return v
+}
+
+func (f *fixture) sql(q string, args ...any) {
+	f.t.Helper()
+	if _, err := f.store.DB().Exec(f.t.Context(), q, args...); err != nil {
+		f.t.Fatal(err)
+	}
+}
