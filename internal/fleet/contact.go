@@ -38,6 +38,9 @@ type Contact struct {
 	CreatedAt      time.Time
 }
 
+// Person is how WhatsApp names the contact.
+func (c *Contact) Person() Person { return Person{Phone: c.Phone, LID: c.LID} }
+
 // AbsentFor is how long WhatsApp's word that a number has no account is taken for true. Then it is asked again.
 const AbsentFor = 24 * time.Hour
 
@@ -138,8 +141,9 @@ type Keywords struct {
 	Start []string `json:"start"`
 }
 
-// OptOutRules are what an organization set about opt-outs.
-type OptOutRules struct {
+// PeopleRules are what an organization set about the people it writes to.
+type PeopleRules struct {
+	Region       string              `json:"region,omitempty"`       // whose numbers may come without a country code: "BR"
 	Keywords     map[string]Keywords `json:"keywords,omitempty"`     // by language: "pt"; a language of the defaults replaces them
 	Confirmation string              `json:"confirmation,omitempty"` // sent once to who opts out; "" = none
 }

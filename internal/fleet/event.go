@@ -9,7 +9,9 @@ type EventKind string
 const (
 	EventMessage              EventKind = "message"
 	EventMessageStatus        EventKind = "message.status"
+	EventMessageSuppressed    EventKind = "message.suppressed" // beside message.status: not sent because the person opted out
 	EventMessageUnprocessable EventKind = "message.unprocessable"
+	EventContactUpdated       EventKind = "contact.updated" // a person got a number, or contacts turned out to be one person
 	EventSessionStatus        EventKind = "session.status"
 	EventSessionConflict      EventKind = "session.conflict"       // given up: something else uses the session's keys
 	EventReconnectLoop        EventKind = "session.reconnect_loop" // once per ReconnectLoop failed connects in a row
@@ -30,7 +32,7 @@ const (
 // EventKinds lists the kinds an endpoint of a scope may ask for, in display order. Operator
 // endpoints may ask for everything.
 func EventKinds(s Scope) []EventKind {
-	org := []EventKind{EventMessage, EventMessageStatus, EventMessageUnprocessable}
+	org := []EventKind{EventMessage, EventMessageStatus, EventMessageSuppressed, EventMessageUnprocessable, EventContactUpdated}
 	if s == ScopeOperator {
 		return append(org, EventSessionStatus, EventSessionConflict, EventReconnectLoop, EventFleetAlert, EventEndpointDisabled)
 	}
@@ -72,7 +74,13 @@ type EventData struct {
 	Sessions  int       `json:"sessions,omitempty"` // how many sessions suffer
 	Of        int       `json:"of,omitempty"`       // out of so many
 	Endpoint  string    `json:"endpoint,omitempty"`
-	At        int64     `json:"at,omitempty"` // when it happened, unix ms
+
+	Consent             Consent          `json:"consent,omitempty"` // what an inbound message says by a keyword
+	Contact             ContactID        `json:"contact,omitempty"`
+	MergedContacts      []ContactID      `json:"mergedContacts,omitempty"`
+	MergedConversations []ConversationID `json:"mergedConversations,omitempty"`
+
+	At int64 `json:"at,omitempty"` // when it happened, unix ms
 }
 
 // Endpoint is a webhook URL and what it wants to hear.

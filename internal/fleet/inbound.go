@@ -84,8 +84,5 @@ type Inbound struct {
 	ReceivedAt time.Time
 }
 
-// ContactKey is the match key: the phone when known, else the LID.
-func (m *Inbound) ContactKey() string { return ContactKey(m.SenderPhone, m.SenderLID) }
-
 // Person is what WhatsApp calls the sender.
 func (m *Inbound) Person() Person { return Person{Phone: m.SenderPhone, LID: m.SenderLID} }

@@ -147,6 +147,9 @@ type Message struct {
 	Repeats     int
 	ClaimEpoch  int64
 
+	Unresolved bool // WhatsApp is asked where it goes before its first frame
+	Exempt     bool // it confirms an opt-out, which doesn't hold it back
+
 	DueAt        time.Time
 	ExpiresAt    time.Time
 	UnknownSince time.Time // T0

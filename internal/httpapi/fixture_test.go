@@ -212,7 +212,7 @@ func (a *answer) wantProblem(name string, status int, code string) {
 var tables = []string{
 	"pairing_invites", "audit_log",
 	"organizations", "projects", "api_keys", "sessions", "leases", "commands", "endpoints", "events", "deliveries",
-	"messages", "attempts", "conversations", "idempotency_keys", "inbound_messages", "streams",
+	"messages", "attempts", "contacts", "contact_aliases", "opt_outs", "idempotency_keys", "inbound_messages", "streams",
 }
 
 // rows is the whole content of the database, as text per table.

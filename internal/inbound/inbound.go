@@ -25,6 +25,9 @@ type Options struct {
 	Bus        bus.Bus
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: no metrics are exposed
+	// Merged is told, after the commit, that what went by one match key goes by another now; nil: nobody
+	// needs to know.
+	Merged func(ctx context.Context, org fleet.OrgID, from, into string)
 }
 
 // Handler stores what sessions receive. It is safe for use by all sessions of a process.
@@ -33,11 +36,12 @@ type Handler struct {
 	bus     bus.Bus
 	log     *slog.Logger
 	metrics *metrics
+	merged  func(ctx context.Context, org fleet.OrgID, from, into string)
 }
 
 // New returns a Handler.
 func New(o Options) *Handler {
-	return &Handler{store: o.Store, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Registerer)}
+	return &Handler{store: o.Store, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Registerer), merged: o.Merged}
 }
 
 // Handle stores one message that somebody sent to the term's session, and its event for the
@@ -69,14 +73,19 @@ func (h *Handler) HandleUnprocessable(ctx context.Context, term fleet.Term, org 
 func (h *Handler) keep(ctx context.Context, term fleet.Term, org fleet.OrgID, m fleet.Inbound, kind fleet.EventKind, data fleet.EventData) error {
 	start := time.Now()
 	m.OrgID, m.SessionID = org, term.SessionID
-	fresh := false
+	fresh, confirmed := false, false
+	var met store.Met
 	err := h.store.Fenced(ctx, term, func(ctx context.Context) (err error) {
-		if key := m.ContactKey(); key != "" {
-			if m.ConversationID, err = h.store.Conversation(ctx, org, key); err != nil {
+		if p := m.Person(); p != (fleet.Person{}) {
+			if met, err = h.store.Meet(ctx, org, store.Sighting{Person: p, Present: true}); err != nil {
 				return err
 			}
+			m.ContactID, m.ConversationID = met.ID, met.ConversationID
 		}
 		if fresh, m, err = h.store.InsertInbound(ctx, m); err != nil || !fresh {
+			return err
+		}
+		if data.Consent, confirmed, err = h.consent(ctx, m, met.Known); err != nil {
 			return err
 		}
 		data.InboundID = m.ID
@@ -95,6 +104,18 @@ func (h *Handler) keep(ctx context.Context, term fleet.Term, org fleet.OrgID, m 
 	h.metrics.seconds.Observe(time.Since(start).Seconds())
 	if fresh {
 		h.nudge(ctx, bus.TopicWebhooks, string(org))
+	}
+	if confirmed {
+		h.nudge(ctx, bus.TopicSend, string(m.SessionID))
+	}
+	if data.Consent != fleet.ConsentNone {
+		h.log.InfoContext(ctx, "opt-out keyword", slog.String("org_id", string(org)), slog.String("consent", string(data.Consent)),
+			slog.String("contact_id", string(m.ContactID)))
+	}
+	if h.merged != nil {
+		for _, from := range met.Merged {
+			h.merged(context.WithoutCancel(ctx), org, from, met.Key)
+		}
 	}
 	return nil
 }

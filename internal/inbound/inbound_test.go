@@ -64,6 +64,16 @@ func hello() fleet.Inbound {
 	}
 }
 
+// contactOf is the sender of a message as org-a knows them.
+func contactOf(t *testing.T, s *store.Store, m fleet.Inbound) store.Known {
+	t.Helper()
+	k, err := s.Recipient(t.Context(), "org-a", fleet.Recipient{ContactKey: fleet.ContactKey(m.SenderPhone, m.SenderLID)})
+	if err != nil || k == nil {
+		t.Fatalf("Recipient = %v, %v, want the sender", k, err)
+	}
+	return *k
+}
+
 // told returns the events that the operator's list of deliveries knows, oldest first.
 func told(t *testing.T, s *store.Store, org fleet.OrgID) []fleet.Event {
 	t.Helper()
@@ -102,6 +112,7 @@ func TestAMessageIsStoredAndToldInOneTransactionBeforeHandleReturns(t *testing.T
 		}
 		want := hello()
 		want.ID, want.OrgID, want.SessionID, want.ConversationID, want.ReceivedAt = ev.Data.InboundID, "org-a", term.SessionID, ev.ConversationID, got.ReceivedAt
+		want.ContactID = contactOf(t, s, hello()).ID
 		if diff := cmp.Diff(want, got); diff != "" || got.ReceivedAt.IsZero() {
 			t.Errorf("stored message (-sent +stored):\n%s", diff)
 		}

@@ -139,7 +139,7 @@ func TestRefusedRequestWritesNothing(t *testing.T) {
 		_, err = w.o.Accept(t.Context(), request())
 		wantCode(t, err, "NONE_ELIGIBLE")
 		w.wantMessages(0)
-		for _, table := range []string{"conversations", "idempotency_keys", "events"} {
+		for _, table := range []string{"contacts", "idempotency_keys", "events"} {
 			var n int
 			if err := s.DB().QueryRow(t.Context(), `SELECT count(*) FROM `+table).Scan(&n); err != nil || n != 0 {
 				t.Errorf("%d rows in %s (%v), want 0", n, table, err)

@@ -193,14 +193,14 @@ var menu = []struct {
 var (
 	workerStatements = []string{
 		"update:messages", "insert:attempts", "update:attempts", "insert:events", "insert:deliveries", "insert:streams",
-		"insert:inbound_messages", "insert:conversations", "select:leases", "update:leases", "select:messages", "select:sessions", "update:sessions",
+		"insert:inbound_messages", "insert:contacts", "select:leases", "update:leases", "select:messages", "select:sessions", "update:sessions",
 		"insert:whatsmeow_sessions", "insert:whatsmeow_identity_keys", "delete:whatsmeow_pre_keys", "select:whatsmeow_sessions",
 		"select:whatsmeow_pre_keys", "insert:whatsmeow_event_buffer", "update:whatsmeow_event_buffer", "insert:whatsmeow_lid_map",
 		"select:whatsmeow_event_buffer", "any",
 	}
 	apiStatements = []string{
 		"insert:idempotency_keys", "update:idempotency_keys", "delete:idempotency_keys", "select:idempotency_keys", "insert:messages",
-		"insert:conversations", "select:sessions", "select:api_keys", "any",
+		"insert:contacts", "select:sessions", "select:api_keys", "any",
 	}
 	webhookStatements = []string{"update:deliveries", "select:endpoints", "update:endpoints", "select:events", "select:messages", "any"}
 )

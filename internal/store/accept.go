@@ -181,6 +181,8 @@ type queuedArg struct {
 	WAID         string               `json:"wa"`
 	DueAt        int64                `json:"due"` // ms, 0 = now
 	TTL          int64                `json:"ttl"` // ms
+	Unresolved   bool                 `json:"ask"`
+	Exempt       bool                 `json:"exempt"`
 }
 
 // createMessages inserts queued messages in their order and fills in what it chose.
@@ -198,7 +200,7 @@ func (s *Store) createMessages(ctx context.Context, messages []*fleet.Message, t
 		byID[m.ID] = m
 		args[i] = queuedArg{
 			m.ID, m.OrgID, m.ProjectID, m.SessionID, m.ConversationID, m.ContactKey, m.To, m.ToJID, m.Kind, m.ClientRef,
-			hex.EncodeToString(s.ring.Seal(string(m.ID), []byte(m.Text))), m.WAID, ms(m.DueAt), ttl[m.ID].Milliseconds(),
+			hex.EncodeToString(s.ring.Seal(string(m.ID), []byte(m.Text))), m.WAID, ms(m.DueAt), ttl[m.ID].Milliseconds(), m.Unresolved, m.Exempt,
 		}
 	}
 	return s.query(ctx, func(row dbutil.Scannable) error {
@@ -212,11 +214,11 @@ func (s *Store) createMessages(ctx context.Context, messages []*fleet.Message, t
 		m.Seq, m.DueAt, m.ExpiresAt, m.CreatedAt = seq, due, expires, created
 		return nil
 	}, `INSERT INTO messages (id, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid,
-			kind, client_ref, body, wa_id, status, due_at, expires_at, created_at)
+			kind, client_ref, body, wa_id, status, due_at, expires_at, created_at, unresolved, exempt)
 		SELECT r.message, r.org, r.project, r.session, r.conversation, r.contact, r.input, r.jid,
 			r.what, r.ref, @bytes:r.text@, r.wa, 'queued',
-			CASE WHEN r.due=0 THEN @now@ ELSE r.due END, CASE WHEN r.due=0 THEN @now@ ELSE r.due END + r.ttl, @now@
+			CASE WHEN r.due=0 THEN @now@ ELSE r.due END, CASE WHEN r.due=0 THEN @now@ ELSE r.due END + r.ttl, @now@, r.ask, r.exempt
 		FROM @rows:$1(message text, org text, project text, session text, conversation text, contact text, input text, jid text,
-			what text, ref text, text text, wa text, due bigint, ttl bigint)@ AS r
+			what text, ref text, text text, wa text, due bigint, ttl bigint, ask boolean, exempt boolean)@ AS r
 		RETURNING id, seq, due_at, expires_at, created_at`, rowList(args))
 }

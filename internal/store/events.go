@@ -208,6 +208,7 @@ type EventSubject struct {
 	HeadSlug fleet.SessionSlug // the organization's canonical session; "" before the first attach
 	Message  *EventMessage
 	Inbound  *fleet.Inbound
+	Contact  *fleet.Contact
 	AboutID  string // the message that Inbound is about, as the API names it; "" if it is none or not known
 }
 
@@ -250,6 +251,14 @@ func (s *Store) EventSubject(ctx context.Context, ev fleet.Event) (EventSubject,
 			Scan(&v.To, &v.Kind, &v.ClientRef, &v.WAID))
 		if err == nil {
 			out.Message = &v
+		} else if !errors.Is(err, fleet.ErrNotFound) {
+			return wrap(err)
+		}
+	}
+	if ev.Data.Contact != "" {
+		k, err := s.GetContact(ctx, ev.OrgID, ev.Data.Contact)
+		if err == nil {
+			out.Contact = &k.Contact
 		} else if !errors.Is(err, fleet.ErrNotFound) {
 			return wrap(err)
 		}

@@ -124,7 +124,7 @@ func TestExpiredPendingKeyIsTakenOver(t *testing.T) {
 			t.Fatalf("CompleteIdempotency of the late holder = %v, want ErrIdempotencyLost", err)
 		}
 		var n int
-		if err := s.DB().QueryRow(t.Context(), `SELECT count(*) FROM conversations`).Scan(&n); err != nil || n != 0 {
+		if err := s.DB().QueryRow(t.Context(), `SELECT count(*) FROM contacts`).Scan(&n); err != nil || n != 0 {
 			t.Errorf("%d rows of the late holder's transaction stayed (%v)", n, err)
 		}
 	})

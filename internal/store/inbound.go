@@ -75,10 +75,12 @@ func (s *Store) GetInbound(ctx context.Context, org fleet.OrgID, id fleet.Inboun
 	var m fleet.Inbound
 	var body, content, raw []byte
 	err := s.row(ctx, `SELECT id, org_id, session_id, conversation_id, chat, sender, sender_phone, sender_lid, push_name,
-			wa_id, kind, version, body, content, raw, offline, sent_at, received_at
-		FROM inbound_messages WHERE id = $1`, id).
+			wa_id, kind, version, body, content, raw, offline, sent_at, received_at,
+			coalesce((SELECT a.contact_id FROM contact_aliases a WHERE a.org_id = m.org_id AND a.alias = $2 || m.sender_lid),
+				(SELECT c.id FROM contacts c WHERE c.conversation_id = m.conversation_id), '')
+		FROM inbound_messages m WHERE id = $1`, id, "lid:").
 		Scan(&m.ID, &m.OrgID, &m.SessionID, &m.ConversationID, &m.Chat, &m.Sender, &m.SenderPhone, &m.SenderLID, &m.PushName,
-			&m.WAID, &m.Kind, &m.Version, &body, &content, &raw, &m.Offline, at{&m.SentAt}, at{&m.ReceivedAt})
+			&m.WAID, &m.Kind, &m.Version, &body, &content, &raw, &m.Offline, at{&m.SentAt}, at{&m.ReceivedAt}, &m.ContactID)
 	if err == nil && org != "" && m.OrgID != org {
 		err = sql.ErrNoRows
 	}

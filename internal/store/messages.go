@@ -16,7 +16,8 @@ import (
 
 const messageColumns = `m.seq, m.id, m.org_id, m.project_id, m.session_id, m.conversation_id, m.contact_key, m.to_input, m.to_jid,
 	m.kind, m.client_ref, m.body, m.wa_id, m.status, m.outcome, m.error_code, m.error_detail, m.attempts, m.repeats, m.claim_epoch,
-	m.due_at, m.expires_at, m.unknown_since, m.next_repeat_at, m.created_at, m.sent_at, m.delivered_at, m.read_at, m.played_at`
+	m.due_at, m.expires_at, m.unknown_since, m.next_repeat_at, m.created_at, m.sent_at, m.delivered_at, m.read_at, m.played_at,
+	m.unresolved, m.exempt`
 
 // scanMessage reads messageColumns and what more the statement selects, and opens the body.
 func (s *Store) scanMessage(row dbutil.Scannable, more ...any) (fleet.Message, error) {
@@ -34,6 +35,7 @@ func (s *Store) scanMessage(row dbutil.Scannable, more ...any) (fleet.Message, e
 		at{&m.DeliveredAt},
 		at{&m.ReadAt},
 		at{&m.PlayedAt},
+		&m.Unresolved, &m.Exempt,
 	}, more...)...)
 	if err != nil {
 		return m, err
@@ -78,7 +80,7 @@ func (s *Store) GetMessage(ctx context.Context, org fleet.OrgID, id fleet.Messag
 type MessageQuery struct {
 	Org        fleet.OrgID // required
 	Status     fleet.Status
-	ContactKey string
+	ContactKey string // of a person: those under all of their names
 	Session    fleet.SessionID
 	Before     int64 // only messages with a lower Seq: the cursor of the page before
 	Limit      int   // 0 means 50
@@ -92,7 +94,8 @@ func (s *Store) ListMessages(ctx context.Context, q MessageQuery) (page []fleet.
 		page = append(page, m)
 		return err
 	}, `SELECT `+messageColumns+` FROM messages m
-		WHERE m.org_id=$1 AND ($2='' OR m.status=$2) AND ($3='' OR m.contact_key=$3) AND ($4='' OR m.session_id=$4)
+		WHERE m.org_id=$1 AND ($2='' OR m.status=$2) AND ($3='' OR m.contact_key=$3 OR m.contact_key IN (SELECT a.alias FROM contact_aliases a WHERE a.org_id=$1 AND a.contact_id=(
+				SELECT b.contact_id FROM contact_aliases b WHERE b.org_id=$1 AND b.alias=$3))) AND ($4='' OR m.session_id=$4)
 			AND (CAST($5 AS BIGINT)=0 OR m.seq<CAST($5 AS BIGINT))
 		ORDER BY m.seq DESC LIMIT CAST($6 AS BIGINT)`,
 		q.Org, q.Status, q.ContactKey, q.Session, q.Before, limit+1)
@@ -170,8 +173,8 @@ func (s *Store) ExpireQueued(ctx context.Context, limit int) (int, error) {
 // changedColumns is what a statement returns so that changeMessages can tell of it.
 const changedColumns = `id, seq, org_id, session_id, conversation_id, status, outcome, error_code, error_detail, @now@`
 
-// changeMessages runs an UPDATE … RETURNING changedColumns and writes one message.status event for
-// every message it changed, in the caller's transaction. The events tell the statement's time. All rows
+// changeMessages runs an UPDATE … RETURNING changedColumns and writes a message.status event for
+// every message it changed, and message.suppressed for those that are, in the caller's transaction. The events tell the statement's time. All rows
 // are changed before the first event, and streams are locked in id order, so that two such
 // transactions lock in the same order.
 func (s *Store) changeMessages(ctx context.Context, q string, args ...any) ([]fleet.Message, error) {
@@ -189,9 +192,14 @@ func (s *Store) changeMessages(ctx context.Context, q string, args ...any) ([]fl
 	slices.SortFunc(changed, func(a, b fleet.Message) int {
 		return cmp.Or(cmp.Compare(a.ConversationID, b.ConversationID), cmp.Compare(a.Seq, b.Seq))
 	})
-	events := make([]fleet.Event, len(changed))
-	for i, m := range changed {
-		events[i] = statusEvent(m, now)
+	events := make([]fleet.Event, 0, len(changed))
+	for _, m := range changed {
+		ev := statusEvent(m, now)
+		events = append(events, ev)
+		if m.Status == fleet.StatusSuppressed {
+			ev.Kind = fleet.EventMessageSuppressed
+			events = append(events, ev)
+		}
 	}
 	if err := s.appendEvents(ctx, events); err != nil {
 		return nil, err

@@ -75,7 +75,8 @@ func (s *Store) ListOrganizations(ctx context.Context, after fleet.OrgID, limit 
 type OrgChange struct {
 	Label    *string
 	Strategy *fleet.Strategy
-	TimeZone *string             // an IANA name
+	TimeZone *string // an IANA name
+	People   *fleet.PeopleRules
 	Order    []fleet.SessionSlug // a new list order: every live session exactly once, else ErrOrder
 }
 
@@ -100,6 +101,11 @@ func (s *Store) UpdateOrganization(ctx context.Context, id fleet.OrgID, c OrgCha
 				return err
 			}
 			if err := s.audit(ctx, change{action: "organization.order", org: id, subject: string(id), after: c.Order}); err != nil {
+				return err
+			}
+		}
+		if c.People != nil {
+			if err := s.setPeopleRules(ctx, id, *c.People); err != nil {
 				return err
 			}
 		}

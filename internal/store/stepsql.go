@@ -89,8 +89,8 @@ const (
 
 // claims are the statements that claim what is due of the messages named.
 var claims = map[fleet.AttemptKind]claimText{
-	fleet.AttemptSend:   newClaimText(fleet.AttemptSend, claimSend, sendDue),
-	fleet.AttemptRepeat: newClaimText(fleet.AttemptRepeat, claimRepeat, repeatDue+` AND m.claim_epoch=c.term`),
+	fleet.AttemptSend:   newClaimText(fleet.AttemptSend, claimSend, sendDue+notOptedOut),
+	fleet.AttemptRepeat: newClaimText(fleet.AttemptRepeat, claimRepeat, repeatDue+` AND m.claim_epoch=c.term`+notOptedOut),
 }
 
 // claimText claims messages and counts their frames: one statement on PostgreSQL, two on SQLite.

@@ -60,7 +60,8 @@ type Store struct {
 	accepts *group.Committer[*Acceptance] // messages, queued together
 	looks   *group.Committer[*orgLook]    // for the router, together
 
-	keyClaims *group.Committer[*keyClaim]
+	keyClaims    *group.Committer[*keyClaim]
+	contactLooks *group.Committer[*contactLook]
 
 	writeKeys func(ctx context.Context, keys []Keys) error // see WriteKeysWith
 }
@@ -86,6 +87,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.accepts = group.New(acceptLimit, s.acceptAll)
 	s.looks = group.New(acceptLimit, s.lookAtAll)
 	s.keyClaims = group.New(acceptLimit, s.claimKeys)
+	s.contactLooks = group.New(acceptLimit, s.lookAtContacts)
 	if s.db, err = pool(source, dialect, o.Wrap, poolMax); err != nil {
 		return nil, err
 	}
@@ -151,6 +153,7 @@ func (s *Store) Close() error {
 	s.accepts.Wait()
 	s.looks.Wait()
 	s.keyClaims.Wait()
+	s.contactLooks.Wait()
 	return errors.Join(s.db.Close(), s.beat.Close())
 }
 

@@ -34,11 +34,12 @@ type Envelope struct {
 	Payload        any             `json:"payload"`
 }
 
-// person is who wrote; both addresses may be unknown.
+// person is somebody that WhatsApp knows; both addresses may be unknown.
 type person struct {
-	Phone *string `json:"phone"` // E.164 with "+"
-	LID   *string `json:"lid"`
-	Name  string  `json:"name,omitempty"` // as they call themselves
+	ContactID *fleet.ContactID `json:"contactId,omitempty"` // stays the same, or leads to the one it was merged into
+	Phone     *string          `json:"phone"`               // E.164 with "+"
+	LID       *string          `json:"lid"`
+	Name      string           `json:"name,omitempty"` // as they call themselves
 }
 
 // truth is what only operators are told: the ids that WhatsApp and the fleet know.
@@ -58,7 +59,8 @@ type messagePayload struct {
 	About      string          `json:"about,omitempty"`   // messageId of what it edits, revokes, reacts to, answers or quotes
 	Content    *fleet.Content  `json:"content,omitempty"` // what its type has beside the text
 	Version    int             `json:"version,omitempty"`
-	Offline    bool            `json:"offline"` // WhatsApp held it while the session was away
+	Consent    fleet.Consent   `json:"consent,omitempty"` // "stop" or "start": it is a keyword, and counts from now on
+	Offline    bool            `json:"offline"`           // WhatsApp held it while the session was away
 	SentAt     *string         `json:"sentAt"`
 	ReceivedAt *string         `json:"receivedAt"`
 	*truth
@@ -83,6 +85,14 @@ type statusPayload struct {
 	Type      string          `json:"type,omitempty"`
 	ClientRef string          `json:"clientRef,omitempty"`
 	At        *string         `json:"at"` // when it came to this status
+	*truth
+}
+
+// contactPayload says what a contact is now, and what was merged into it.
+type contactPayload struct {
+	person
+	MergedContactIDs      []fleet.ContactID      `json:"mergedContactIds"`
+	MergedConversationIDs []fleet.ConversationID `json:"mergedConversationIds"` // nothing happens in them any more
 	*truth
 }
 
@@ -159,7 +169,7 @@ func payloadOf(ev fleet.Event, sub store.EventSubject, inner *truth) (any, error
 		text := clip(m.Text, fleet.MaxTextLength)
 		return messagePayload{
 			MessageID: m.ID, From: sender(m), Type: m.Kind, Text: text, TextCut: len(text) < len(m.Text),
-			About: sub.AboutID, Content: beside(m.Content), Version: m.Version,
+			About: sub.AboutID, Content: beside(m.Content), Version: m.Version, Consent: ev.Data.Consent,
 			Offline: m.Offline, SentAt: moment(m.SentAt), ReceivedAt: moment(m.ReceivedAt), truth: inner.of(m),
 		}, nil
 	case fleet.EventMessageUnprocessable:
@@ -171,7 +181,7 @@ func payloadOf(ev fleet.Event, sub store.EventSubject, inner *truth) (any, error
 			MessageID: m.ID, From: sender(m), Reason: ev.Data.Reason,
 			Offline: m.Offline, SentAt: moment(m.SentAt), ReceivedAt: moment(m.ReceivedAt), truth: inner.of(m),
 		}, nil
-	case fleet.EventMessageStatus:
+	case fleet.EventMessageStatus, fleet.EventMessageSuppressed:
 		p := statusPayload{MessageID: ev.Data.MessageID, Status: ev.Data.Status, Outcome: ev.Data.Outcome, At: momentMS(ev.Data.At), truth: inner}
 		if ev.Data.Code != "" {
 			p.Error = &coded{Code: ev.Data.Code, Detail: clip(ev.Data.Detail, maxDetail)}
@@ -183,6 +193,15 @@ func payloadOf(ev fleet.Event, sub store.EventSubject, inner *truth) (any, error
 			}
 		}
 		return p, nil
+	case fleet.EventContactUpdated:
+		c := sub.Contact
+		if c == nil {
+			return nil, errGone
+		}
+		return contactPayload{
+			person: named(c.ID, c.Person(), ""), MergedContactIDs: append([]fleet.ContactID{}, ev.Data.MergedContacts...),
+			MergedConversationIDs: append([]fleet.ConversationID{}, ev.Data.MergedConversations...), truth: inner,
+		}, nil
 	case fleet.EventSessionStatus, fleet.EventSessionConflict, fleet.EventReconnectLoop:
 		return sessionPayload{
 			State: ev.Data.Observed, Reason: ev.Data.Reason, WACode: ev.Data.WACode, Detail: clip(ev.Data.Detail, maxDetail),
@@ -223,12 +242,17 @@ func beside(c *fleet.Content) *fleet.Content {
 	return &out
 }
 
-func sender(m *fleet.Inbound) person {
-	p := person{LID: optional(m.SenderLID), Name: m.PushName}
-	if m.SenderPhone != "" {
-		p.Phone = optional("+" + m.SenderPhone)
+func sender(m *fleet.Inbound) person { return named(m.ContactID, m.Person(), m.PushName) }
+
+func named(id fleet.ContactID, p fleet.Person, name string) person {
+	out := person{LID: optional(p.LID), Name: name}
+	if id != "" {
+		out.ContactID = &id
 	}
-	return p
+	if p.Phone != "" {
+		out.Phone = optional("+" + p.Phone)
+	}
+	return out
 }
 
 const stamp = "2006-01-02T15:04:05.000Z07:00"

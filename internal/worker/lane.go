@@ -124,11 +124,28 @@ func (l *lane) burst(ctx context.Context) bool {
 		case step == nil:
 			return false
 		case !step.Claimed && step.Next != nil && step.Next.ID == item.ID:
-			return false // due and not to be claimed: the next look knows more
+			return l.suppress(ctx, item) // else it is due and not to be claimed: the next look knows more
 		}
 		result, item = sent, step.Next // not claimed: the message was cancelled, has expired or must wait
 	}
 	return false
+}
+
+// suppress ends a message that can't be claimed because its recipient opted out, and reports whether that was it.
+func (l *lane) suppress(ctx context.Context, item *store.LaneItem) bool {
+	sctx, cancel := context.WithTimeout(ctx, recordLimit)
+	defer cancel()
+	did, err := l.st.Suppress(sctx, l.term, item.ID)
+	if err != nil {
+		l.failed(ctx, "opt-out not recorded", err)
+		return false
+	}
+	if did {
+		l.g.log.InfoContext(ctx, "message not sent: the recipient opted out", slog.String("message_id", string(item.ID)))
+		l.g.v.w.nudge(ctx, bus.TopicWebhooks, "")
+		l.g.v.w.nudge(ctx, bus.TopicMessage, string(item.ID))
+	}
+	return did
 }
 
 // goOn reports whether another message may be claimed.
