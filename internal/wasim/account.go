@@ -17,6 +17,7 @@ type account struct {
 	devices    map[uint16]*device
 	nextDevice uint16
 	blocked    map[string]bool     // numbers whose messages are swallowed
+	hidden     bool                // what it sends shows its LID alone
 	appState   map[string][][]byte // patches by collection; version n is at n-1
 	// subscribers of the presence, with the address form they asked with.
 	subscribers map[*device]jid

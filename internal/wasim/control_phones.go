@@ -191,6 +191,16 @@ var phoneActions = map[string]func(*http.Request, func() *Phone, phoneAction) (a
 		}
 		return done, phone().SetPushName(in.PushName)
 	},
+	"hide": func(_ *http.Request, phone func() *Phone, in phoneAction) (any, error) {
+		phone().HideNumber(in.On)
+		return done, nil
+	},
+	"form": func(_ *http.Request, phone func() *Phone, in phoneAction) (any, error) {
+		if !validNumber(in.PN) {
+			return nil, badInput("pn: other digits that the server takes for this number")
+		}
+		return done, phone().AlsoWrittenAs(in.PN)
+	},
 	"autoread": func(_ *http.Request, phone func() *Phone, in phoneAction) (any, error) {
 		phone().AutoRead(in.On)
 		return done, nil

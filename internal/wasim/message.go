@@ -156,15 +156,19 @@ func (s *Server) hand(a *account, dev uint16, p *parcel, enc node) bool {
 // which LID belongs to which number.
 func (s *Server) copyFor(a *account, p *parcel, enc node) node {
 	n, lid := p.stanza, isLID(p.to)
+	hidden := p.from.hidden && a != p.from
+	lid = lid || hidden
 	at := attrs{"id": n.Attrs["id"], "t": unixNow(), "type": n.Attrs["type"], "notify": p.from.pushName, "from": p.from.jid(lid, p.fromDev)}
 	for _, k := range []string{"edit", "category", "push_priority"} {
 		if v, ok := n.Attrs[k]; ok {
 			at[k] = v
 		}
 	}
-	if lid {
+	switch {
+	case hidden: // nobody is told the number
+	case lid:
 		at["sender_pn"] = p.from.jid(false, 0)
-	} else {
+	default:
 		at["sender_lid"] = p.from.jid(true, 0)
 	}
 	if a == p.from && attrString(n, "category") != "peer" { // a copy for the sender's other devices

@@ -324,6 +324,33 @@ func TestUsersAreFoundByNumberOnlyIfTheyExist(t *testing.T) {
 	}
 }
 
+func TestTheServerSaysWhichDigitsANumberHas(t *testing.T) {
+	w := newWorld(t)
+	const pn, contact, form = "5511900000251", "551100000252", "5511900000252"
+	c := w.paired(t, pn)
+	phone := w.srv.Phone(contact)
+	if err := phone.AlsoWrittenAs(form); err != nil {
+		t.Fatal(err)
+	}
+	answers, err := c.IsOnWhatsApp(t.Context(), []string{form})
+	if err != nil || len(answers) != 1 || !answers[0].IsIn || answers[0].PhoneNumber != pnJID(contact) || answers[0].JID != phone.LID() {
+		t.Errorf("IsOnWhatsApp(%s) = %+v, %v, want the account of %s", form, answers, err, contact)
+	}
+}
+
+func TestAPhoneThatHidesItsNumberShowsItsLIDAlone(t *testing.T) {
+	w := newWorld(t)
+	const pn, contact = "5511900000253", "5511900000254"
+	c, phone := w.paired(t, pn), w.srv.Phone(contact)
+	phone.HideNumber(true)
+	if _, err := phone.SendText(t.Context(), pn, "guess who"); err != nil {
+		t.Fatal(err)
+	}
+	if m := c.awaitText("guess who"); m.Info.Sender.ToNonAD() != phone.LID() || !m.Info.SenderAlt.IsEmpty() {
+		t.Errorf("sender = %s, other form = %s, want %s and nothing", m.Info.Sender, m.Info.SenderAlt, phone.LID())
+	}
+}
+
 func TestANewCompanionIsAnnouncedToWhoKnewTheDeviceList(t *testing.T) {
 	w := newWorld(t)
 	const pn, contact = "5511900000229", "5511900000230"

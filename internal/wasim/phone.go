@@ -161,6 +161,26 @@ func (p *Phone) setBlocked(pn string, blocked bool) {
 	}
 }
 
+// HideNumber makes what the phone sends from now on show its LID alone: receivers that don't know which number
+// belongs to it are not told.
+func (p *Phone) HideNumber(on bool) {
+	p.srv.mu.Lock()
+	defer p.srv.mu.Unlock()
+	p.account.hidden = on
+}
+
+// AlsoWrittenAs makes the server take other digits for this number when it is asked who has an account. Messages
+// go to the number's own digits only.
+func (p *Phone) AlsoWrittenAs(digits string) error {
+	if !validNumber(digits) {
+		return fmt.Errorf("%w: %q", ErrBadAddress, digits)
+	}
+	p.srv.mu.Lock()
+	defer p.srv.mu.Unlock()
+	p.srv.forms[digits] = p.account.pn
+	return nil
+}
+
 // Blocked lists the blocked numbers in order.
 func (p *Phone) Blocked() []string {
 	p.srv.mu.Lock()

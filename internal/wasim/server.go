@@ -48,6 +48,7 @@ type Server struct {
 	https    map[*http.Server]bool
 	byPN     map[string]*account
 	byLID    map[string]*account
+	forms    map[string]string // numbers by other digits that the server takes for them
 	conns    map[int64]*conn
 	lastConn int64
 	refs     map[string]*conn  // QR references of unpaired connections
@@ -77,7 +78,7 @@ func New(o Options) (*Server, error) {
 	quietSignalLibrary()
 	s := &Server{
 		opts: o, log: o.Log, ca: ca, oracle: newOracle(o.LogLimit), faults: faultTable{rules: map[Scope]*Fault{}},
-		https: map[*http.Server]bool{}, byPN: map[string]*account{}, byLID: map[string]*account{},
+		https: map[*http.Server]bool{}, byPN: map[string]*account{}, byLID: map[string]*account{}, forms: map[string]string{},
 		conns: map[int64]*conn{}, refs: map[string]*conn{}, codes: map[string]*conn{}, dialers: map[string]string{},
 	}
 	if s.log == nil {

@@ -36,6 +36,9 @@ func (s *Server) usyncUser(c *conn, u node, asked map[string]bool) node {
 	if j.IsEmpty() { // "+5511900000001", with or without "@c.us"
 		byNumber = childBytes(u, "contact")
 		number := strings.TrimPrefix(strings.TrimSuffix(string(byNumber), "@c.us"), "+")
+		if own, ok := s.forms[number]; ok {
+			number = own
+		}
 		j = jid{User: number, Server: types.DefaultUserServer}
 	}
 	a := s.lookup(j)
@@ -66,6 +69,10 @@ func (s *Server) usyncUser(c *conn, u node, asked map[string]bool) node {
 		if asked["picture"] {
 			out = append(out, node{Tag: "picture", Attrs: attrs{"id": "1"}})
 		}
+	}
+	if byNumber != nil && a != nil {
+		// Who asks by number is told both addresses, in the server's own digits.
+		return node{Tag: "user", Attrs: attrs{"jid": a.jid(true, 0), "pn_jid": a.jid(false, 0)}, Content: out}
 	}
 	return node{Tag: "user", Attrs: attrs{"jid": j.ToNonAD()}, Content: out}
 }

@@ -101,11 +101,8 @@ func (l *lane) burst(ctx context.Context) bool {
 	if !l.goOn(ctx, end) {
 		return false
 	}
-	rctx, cancel := context.WithTimeout(ctx, claimLimit)
-	item, err := l.st.NextInLane(rctx, l.term.SessionID)
-	cancel()
-	if err != nil {
-		l.failed(ctx, "could not read the lane", err)
+	item, ok := l.next(ctx)
+	if !ok {
 		return false
 	}
 	var result *store.Result // of the frame that left last
@@ -119,6 +116,17 @@ func (l *lane) burst(ctx context.Context) bool {
 			result, item = nil, step.Next
 			continue
 		}
+		if item.Unresolved {
+			if _, ok := l.commit(ctx, &store.Step{Term: l.term, Result: result}); !ok || !l.resolve(ctx) {
+				return false
+			}
+			asked := item.ID
+			if item, ok = l.next(ctx); !ok || item != nil && item.ID == asked && item.Unresolved {
+				return false
+			}
+			result = nil
+			continue
+		}
 		step, sent := l.send(ctx, item, result)
 		switch {
 		case step == nil:
@@ -129,6 +137,18 @@ func (l *lane) burst(ctx context.Context) bool {
 		result, item = sent, step.Next // not claimed: the message was cancelled, has expired or must wait
 	}
 	return false
+}
+
+// next reads what the lane should send now; false: it can't be read.
+func (l *lane) next(ctx context.Context) (*store.LaneItem, bool) {
+	ctx, cancel := context.WithTimeout(ctx, claimLimit)
+	defer cancel()
+	item, err := l.st.NextInLane(ctx, l.term.SessionID)
+	if err != nil {
+		l.failed(ctx, "could not read the lane", err)
+		return nil, false
+	}
+	return item, true
 }
 
 // suppress ends a message that can't be claimed because its recipient opted out, and reports whether that was it.
