@@ -6,16 +6,17 @@ import (
 	"github.com/wafleet/wafleet/internal/fleet"
 )
 
-// frame is the part of a message's row that acks and receipts change, read and locked. Times are unix
-// milliseconds as in the row. Its JSON is a row of writeFrames.
+// frame is the part of a message's row that claims, acks and receipts change, read and locked. Times are
+// unix milliseconds as in the row. Its JSON is a row of writeFrames.
 type frame struct {
 	Seq          int64           `json:"frame"`
 	ID           fleet.MessageID `json:"-"`
 	Session      fleet.SessionID `json:"-"`
 	org          fleet.OrgID
 	conversation fleet.ConversationID
+	contact      string
 	waID         string
-	epoch        int64
+	claimable    bool // a step may claim it, once what it looked past is settled
 	changed      bool
 
 	Status       fleet.Status  `json:"status"`
@@ -31,11 +32,14 @@ type frame struct {
 	DeliveredAt  int64         `json:"delivered_at"`
 	ReadAt       int64         `json:"read_at"`
 	PlayedAt     int64         `json:"played_at"`
+	Epoch        int64         `json:"claim_epoch"`
+	Attempts     int64         `json:"attempts"`
+	Payload      string        `json:"payload,omitempty"` // sealed, in hex; "" = as it is
 }
 
 // frameColumns are what fields scans.
-const frameColumns = `k.seq, k.id, k.org_id, k.conversation_id, k.wa_id, k.claim_epoch, k.status, k.outcome, k.error_code, k.error_detail,
-	k.repeats, k.locked_until, k.due_at, k.unknown_since, k.next_repeat_at, k.sent_at, k.delivered_at, k.read_at, k.played_at`
+const frameColumns = `m.seq, m.id, m.org_id, m.conversation_id, m.contact_key, m.wa_id, m.claim_epoch, m.status, m.outcome, m.error_code, m.error_detail,
+	m.repeats, m.locked_until, m.due_at, m.unknown_since, m.next_repeat_at, m.sent_at, m.delivered_at, m.read_at, m.played_at, m.attempts`
 
 func (f *frame) fields() []any {
 	return []any{
@@ -43,8 +47,9 @@ func (f *frame) fields() []any {
 		orZero[fleet.MessageID]{&f.ID},
 		orZero[fleet.OrgID]{&f.org},
 		orZero[fleet.ConversationID]{&f.conversation},
+		orZero[string]{&f.contact},
 		orZero[string]{&f.waID},
-		orZero[int64]{&f.epoch},
+		orZero[int64]{&f.Epoch},
 		orZero[fleet.Status]{&f.Status},
 		orZero[fleet.Outcome]{&f.Outcome},
 		orZero[string]{&f.ErrorCode},
@@ -58,7 +63,23 @@ func (f *frame) fields() []any {
 		orZero[int64]{&f.DeliveredAt},
 		orZero[int64]{&f.ReadAt},
 		orZero[int64]{&f.PlayedAt},
+		orZero[int64]{&f.Attempts},
 	}
+}
+
+// claim marks the message as sending under a term: its next frame may leave.
+func (f *frame) claim(epoch int64, c *Claim, now int64) {
+	f.Attempts++
+	f.LockedUntil, f.changed = now+c.LockFor.Milliseconds(), true
+	if c.Kind == fleet.AttemptSend {
+		f.Status, f.Outcome, f.Epoch = fleet.StatusSending, fleet.OutcomeNone, epoch
+		return
+	}
+	// The second repeat comes 5 minutes after T0, and never on the heels of a first that was late.
+	if f.NextRepeatAt = 0; f.Repeats == 0 {
+		f.NextRepeatAt = max(f.UnknownSince+fleet.RepeatAfter[1].Milliseconds(), now+fleet.RepeatAfter[0].Milliseconds())
+	}
+	f.Repeats++
 }
 
 // settle applies what became of the frame that a term claimed, and reports whether to tell of it:
@@ -72,7 +93,7 @@ func (f *frame) fields() []any {
 // A receipt may have raised the message already, or another term may own its frame: then nothing
 // changes.
 func (f *frame) settle(epoch int64, r *Result, now int64) (tell bool) {
-	if f.Status != fleet.StatusSending || f.epoch != epoch {
+	if f.Status != fleet.StatusSending || f.Epoch != epoch {
 		return false
 	}
 	first := f.UnknownSince == 0

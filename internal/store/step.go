@@ -132,6 +132,9 @@ type batch struct {
 	frames map[fleet.MessageID]*frame
 	byWAID map[waKey]*frame
 	events []fleet.Event
+
+	results  []resultArg
+	attempts []attemptArg
 }
 
 type waKey struct {
@@ -146,26 +149,24 @@ func (b *batch) run(ctx context.Context) error {
 	if err := b.lock(ctx); err != nil {
 		return fmt.Errorf("lock: %w", err)
 	}
-	var results []attemptArg
 	for _, p := range b.steps {
 		if p.over = !b.held[p.Term]; p.over {
 			continue
 		}
 		if p.Result != nil {
-			results = append(results, attemptArg{p.Result.ID, p.Term.Epoch, p.Result.Outcome, p.Result.Code})
 			b.settle(p)
 		}
 		if p.Receipt != nil {
 			b.raise(p)
 		}
 	}
-	if err := b.write(ctx, results); err != nil {
-		return fmt.Errorf("write: %w", err)
-	}
-	for _, kind := range []fleet.AttemptKind{fleet.AttemptSend, fleet.AttemptRepeat} {
-		if err := b.claim(ctx, kind); err != nil {
-			return fmt.Errorf("claim: %w", err)
+	for _, p := range b.steps {
+		if !p.over && p.Claim != nil {
+			b.claim(p)
 		}
+	}
+	if err := b.write(ctx); err != nil {
+		return fmt.Errorf("write: %w", err)
 	}
 	if err := b.keys(ctx); err != nil {
 		return fmt.Errorf("write keys: %w", err)
@@ -178,6 +179,7 @@ func (b *batch) run(ctx context.Context) error {
 
 // settle applies a step's result to its message.
 func (b *batch) settle(p *Step) {
+	b.results = append(b.results, resultArg{p.Result.ID, p.Term.Epoch, p.Result.Outcome, p.Result.Code})
 	f := b.frames[p.Result.ID]
 	if f == nil || f.Session != p.Term.SessionID {
 		return
@@ -210,6 +212,26 @@ func (b *batch) raise(p *Step) {
 	}
 }
 
+// claim marks the message that a step claims as sending, if it may be sent after what the step's result made of
+// the frame before.
+func (b *batch) claim(p *Step) {
+	f := b.frames[p.Claim.ID]
+	if f == nil || f.Session != p.Term.SessionID || !f.claimable || f.changed { // changed: by a receipt, or claimed by another step
+		return
+	}
+	if p.Result != nil && p.Claim.Kind == fleet.AttemptSend {
+		if e := b.frames[p.Result.ID]; e != nil && e.contact == f.contact && !e.Status.Settled() {
+			return
+		}
+	}
+	f.claim(p.Term.Epoch, p.Claim, b.now)
+	if p.Claim.Kind == fleet.AttemptSend {
+		f.Payload = hex.EncodeToString(b.s.ring.Seal(payloadRow(f.ID), p.Claim.Payload))
+	}
+	b.attempts = append(b.attempts, attemptArg{f.ID, f.Attempts, f.Session, p.Term.Epoch, p.Claim.Kind})
+	p.Claimed = true
+}
+
 func (b *batch) tell(f *frame, when time.Time) {
 	if plant.ForgetEvent && f.Status == fleet.StatusDelivered {
 		return
@@ -229,15 +251,17 @@ func (b *batch) lock(ctx context.Context) error {
 	var ids, waIDs []messageArg
 	for _, p := range b.steps {
 		terms = append(terms, leaseArg{p.Term.SessionID, p.Term.Owner, p.Term.Epoch})
+		past := fleet.MessageID("")
 		if p.Result != nil {
-			ids = append(ids, messageArg{p.Term.SessionID, string(p.Result.ID)})
+			past = p.Result.ID
+			ids = append(ids, messageArg{Session: p.Term.SessionID, ID: string(p.Result.ID)})
 		}
 		if p.Claim != nil {
-			ids = append(ids, messageArg{p.Term.SessionID, string(p.Claim.ID)})
+			ids = append(ids, messageArg{p.Term.SessionID, string(p.Claim.ID), p.Claim.Kind, past})
 		}
 		if p.Receipt != nil {
 			for _, waID := range p.Receipt.WAIDs {
-				waIDs = append(waIDs, messageArg{p.Term.SessionID, waID})
+				waIDs = append(waIDs, messageArg{Session: p.Term.SessionID, ID: waID})
 			}
 		}
 	}
@@ -250,45 +274,47 @@ func (b *batch) lock(ctx context.Context) error {
 		var term fleet.Term
 		var indexed any
 		f := new(frame)
-		if err := row.Scan(append(append([]any{&term.SessionID, &term.Owner, &term.Epoch, &b.now}, f.fields()...), &indexed)...); err != nil {
+		if err := row.Scan(append(append([]any{&term.SessionID, &term.Owner, &term.Epoch, &b.now}, f.fields()...), &f.claimable, &indexed)...); err != nil {
 			return err
 		}
 		b.held[term] = true
-		if f.Session = term.SessionID; f.Seq != 0 && b.frames[f.ID] == nil {
-			b.frames[f.ID] = f
-			b.byWAID[waKey{f.Session, f.waID}] = f
+		f.Session = term.SessionID
+		if had := b.frames[f.ID]; had != nil { // named twice
+			had.claimable = had.claimable || f.claimable
+		} else if f.Seq != 0 {
+			b.frames[f.ID], b.byWAID[waKey{f.Session, f.waID}] = f, f
 		}
 		return nil
 	}, fenced(text), rowList(terms), rowList(ids), rowList(waIDs))
 }
 
-// write writes what the messages became, their frames' outcomes and their events.
-func (b *batch) write(ctx context.Context, results []attemptArg) error {
+// write writes what the messages became, their frames' outcomes, the frames that may leave, and the events.
+func (b *batch) write(ctx context.Context) error {
 	var changed []*frame
 	for _, f := range b.frames {
 		if f.changed {
 			changed = append(changed, f)
 		}
 	}
-	if len(changed) == 0 && len(results) == 0 {
+	if len(changed) == 0 && len(b.results) == 0 {
 		return nil
 	}
 	slices.SortFunc(changed, func(x, y *frame) int { return cmp.Compare(x.Seq, y.Seq) })
-	slices.SortFunc(results, func(x, y attemptArg) int { return cmp.Compare(x.Message, y.Message) })
+	slices.SortFunc(b.results, func(x, y resultArg) int { return cmp.Compare(x.Message, y.Message) })
 	last := map[string]int64{}
-	args := []any{rowList(changed), rowList(results), streamList(b.events)}
+	args := []any{rowList(changed), rowList(b.results), streamList(b.events), rowList(b.attempts)}
 	var err error
 	if b.s.Postgres() {
-		err = b.s.query(ctx, scanStream(last), `WITH changed AS (`+writeFrames+`), tried AS (`+writeAttempts+`) `+bumpStreams("$3"), args...)
+		err = b.s.query(ctx, scanStream(last), `WITH changed AS (`+writeFrames+`), settled AS (`+settleAttempts+`), made AS (`+insertAttempts+`) `+bumpStreams("$3"), args...)
 	} else {
-		if len(changed) > 0 {
-			_, err = b.s.exec(ctx, writeFrames, args[:1]...)
-		}
-		if err == nil && len(results) > 0 {
-			_, err = b.s.exec(ctx, writeAttempts, args[:2]...)
+		for i, q := range []string{writeFrames, settleAttempts, insertAttempts} {
+			arg := []int{0, 1, 3}[i]
+			if err == nil && args[arg] != "[]" {
+				_, err = b.s.exec(ctx, q, args[:arg+1]...)
+			}
 		}
 		if err == nil && len(b.events) > 0 {
-			err = b.s.query(ctx, scanStream(last), bumpStreams("$3"), args...)
+			err = b.s.query(ctx, scanStream(last), bumpStreams("$3"), args[:3]...)
 		}
 	}
 	if err != nil || len(b.events) == 0 {
@@ -296,47 +322,6 @@ func (b *batch) write(ctx context.Context, results []attemptArg) error {
 	}
 	number(b.events, last)
 	return b.s.insertEvents(ctx, b.events)
-}
-
-// claim claims the messages of one kind that may be claimed now.
-func (b *batch) claim(ctx context.Context, kind fleet.AttemptKind) error {
-	var args []claimArg
-	steps := map[fleet.MessageID]*Step{}
-	for _, p := range b.steps {
-		if p.over || p.Claim == nil || p.Claim.Kind != kind || steps[p.Claim.ID] != nil { // one frame of a message at a time
-			continue
-		}
-		f := b.frames[p.Claim.ID]
-		if f == nil || f.Session != p.Term.SessionID {
-			continue
-		}
-		steps[p.Claim.ID] = p
-		c := claimArg{Seq: f.Seq, Epoch: p.Term.Epoch, LockFor: p.Claim.LockFor.Milliseconds()}
-		if sealed := b.s.ring.Seal(payloadRow(p.Claim.ID), p.Claim.Payload); sealed != nil && kind == fleet.AttemptSend {
-			c.Payload = hex.EncodeToString(sealed)
-		}
-		args = append(args, c)
-	}
-	if len(args) == 0 {
-		return nil
-	}
-	text := claims[kind].sqlite
-	if b.s.Postgres() {
-		text = claims[kind].postgres
-	}
-	ids, err := column[fleet.MessageID](ctx, b.s, text, rowList(args))
-	if err != nil {
-		return err
-	}
-	if !b.s.Postgres() && len(ids) > 0 {
-		if _, err := b.s.exec(ctx, claims[kind].sqliteAttempts, idList(ids)); err != nil {
-			return err
-		}
-	}
-	for _, id := range ids {
-		steps[id].Claimed = true
-	}
-	return nil
 }
 
 // keys writes what the claimed frames were encrypted with.

@@ -2,6 +2,8 @@ package wastore
 
 import (
 	"context"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -130,42 +132,45 @@ func (c *Container) writeKeys(ctx context.Context, keys []store.Keys) error {
 // errNotHeld: the transaction that claims a frame holds its lease row, so that its keys must pass the same fence.
 var errNotHeld = errors.New("keys of a claimed frame did not pass the fence")
 
-// putSessions is one statement for all: the leases are locked in the order of their sessions, as
-// everywhere, and each row needs the lease of its own term.
-const putSessions = `WITH held AS MATERIALIZED (
-		SELECT t.id, t.owner, t.epoch FROM (SELECT DISTINCT id, owner, epoch FROM unnest($1::text[], $2::text[], $3::bigint[]) AS t(id, owner, epoch) ORDER BY id, owner, epoch) AS t
+// putSessions is one statement for all: the leases are locked in the order of their sessions, as everywhere, and each
+// row needs the lease of its own term. The rows come as JSON because the planner takes every such list for a hundred rows;
+// it would look into arrays and plan anew for each.
+const putSessions = `WITH u AS MATERIALIZED (SELECT * FROM json_to_recordset(($1::text)::json) AS u(id text, owner text, epoch bigint, jid text, address text, session text)),
+	held AS MATERIALIZED (SELECT t.id, t.owner, t.epoch FROM (SELECT DISTINCT id, owner, epoch FROM u ORDER BY id, owner, epoch) AS t
 		CROSS JOIN LATERAL (SELECT session_id FROM leases l WHERE l.session_id=t.id AND l.owner=t.owner AND l.epoch=t.epoch FOR SHARE) AS l),
 	put AS (INSERT INTO whatsmeow_sessions (our_jid, their_id, session)
-		SELECT u.jid, u.address, u.session FROM unnest($4::text[], $5::text[], $6::bigint[], $7::text[], $8::text[], $9::bytea[]) AS u(id, owner, epoch, jid, address, session)
-		JOIN held ON held.id=u.id AND held.owner=u.owner AND held.epoch=u.epoch ORDER BY u.jid, u.address
-		ON CONFLICT (our_jid, their_id) DO UPDATE SET session=excluded.session)
+		SELECT u.jid, u.address, decode(u.session, 'hex') FROM u JOIN held ON held.id=u.id AND held.owner=u.owner AND held.epoch=u.epoch
+		ORDER BY u.jid, u.address ON CONFLICT (our_jid, their_id) DO UPDATE SET session=excluded.session)
 	SELECT id, owner, epoch FROM held`
 
+type sessionArg struct {
+	ID      fleet.SessionID `json:"id"`
+	Owner   string          `json:"owner"`
+	Epoch   int64           `json:"epoch"`
+	JID     string          `json:"jid"`
+	Address string          `json:"address"`
+	Session string          `json:"session"` // hex
+}
+
 func (c *Container) putSessionsPostgres(ctx context.Context, writes []*sessionWrite) error {
-	type key struct {
-		term         fleet.Term
-		jid, address string
-	}
-	rows := map[key][]byte{} // a row is written once; what came later counts
-	var terms, all termColumns
+	type key struct{ jid, address string }
+	rows := map[key]sessionArg{} // a row is written once; what came later counts
 	for _, w := range writes {
-		terms.add(w.s.f.term)
+		t := w.s.f.term
 		for address, session := range w.values {
-			rows[key{w.s.f.term, w.s.jid, address}] = session
+			rows[key{w.s.jid, address}] = sessionArg{t.SessionID, t.Owner, t.Epoch, w.s.jid, address, hex.EncodeToString(session)}
 		}
 	}
-	var jids, addresses []string
-	var values [][]byte
-	for k, session := range rows {
-		all.add(k.term)
-		jids, addresses, values = append(jids, k.jid), append(addresses, k.address), append(values, session)
+	list, err := json.Marshal(slices.Collect(maps.Values(rows)))
+	if err != nil {
+		return err
 	}
 	text := putSessions
 	if plant.NoFence {
 		text = strings.Replace(text, "l.owner=t.owner AND l.epoch=t.epoch", "TRUE", 1)
 	}
 	held := map[fleet.Term]bool{}
-	found, err := c.db.Query(ctx, text, terms.ids, terms.owners, terms.epochs, all.ids, all.owners, all.epochs, jids, addresses, values)
+	found, err := c.db.Query(ctx, text, string(list))
 	err = dbutil.NewRowIterWithError(found, func(row dbutil.Scannable) (t fleet.Term, err error) {
 		err = row.Scan(&t.SessionID, &t.Owner, &t.Epoch)
 		return t, err
@@ -179,16 +184,6 @@ func (c *Container) putSessionsPostgres(ctx context.Context, writes []*sessionWr
 		}
 	}
 	return err
-}
-
-// termColumns are terms as three arrays.
-type termColumns struct {
-	ids, owners []string
-	epochs      []int64
-}
-
-func (c *termColumns) add(t fleet.Term) {
-	c.ids, c.owners, c.epochs = append(c.ids, string(t.SessionID)), append(c.owners, t.Owner), append(c.epochs, t.Epoch)
 }
 
 const putManySessions = ` INSERT INTO whatsmeow_sessions (our_jid, their_id, session)
