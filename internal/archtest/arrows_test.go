@@ -24,6 +24,8 @@ var arrows = map[string][]string{
 	"seal":  {},
 	"plant": {},
 	"group": {},
+	// beside them: pictures of QR codes
+	"qrdraw": {},
 	// beside them: rules that need tables of others
 	"keyword": {"fleet"},
 	"phone":   {"fleet"},
@@ -43,8 +45,8 @@ var arrows = map[string][]string{
 	"outbound": {"fleet", "phone", "seal", "store", "ledger", "bus", "router", "plant"},
 	"inbound":  {"fleet", "keyword", "seal", "store", "bus", "media", "plant"},
 	// L4: processes, which meet in rows and nudges only
-	"httpapi":   {"fleet", "keyword", "phone", "seal", "store", "bus", "media", "auth", "webhook", "outbound"},
-	"pairing":   {"fleet", "seal", "store", "bus", "auth"},
+	"httpapi":   {"fleet", "keyword", "phone", "seal", "store", "bus", "media", "auth", "webhook", "outbound", "qrdraw"},
+	"pairing":   {"fleet", "seal", "store", "bus", "auth", "qrdraw"},
 	"worker":    {"fleet", "seal", "store", "wastore", "ledger", "bus", "lease", "wa", "inbound", "plant"},
 	"scheduler": {"fleet", "seal", "store", "ledger", "bus", "outbound"},
 	// beside the layers: settings, the connection to Redis, and the server that WhatsApp is in tests and demos

@@ -5,12 +5,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/wafleet/wafleet/internal/auth"
 	"github.com/wafleet/wafleet/internal/httpapi"
 	"github.com/wafleet/wafleet/internal/inbound"
 	"github.com/wafleet/wafleet/internal/outbound"
+	"github.com/wafleet/wafleet/internal/pairing"
 	"github.com/wafleet/wafleet/internal/router"
 	"github.com/wafleet/wafleet/internal/scheduler"
 	"github.com/wafleet/wafleet/internal/wa"
@@ -98,14 +100,21 @@ func (pr *process) addAPI(ctx context.Context) (*listener, error) {
 	if err != nil {
 		return nil, err
 	}
+	public := cmp.Or(pr.cfg.PublicURL, ln.url())
+	links := pairing.New(pairing.Options{Store: pr.store, Auth: pr.auth, Bus: pr.bus, Log: pr.log, PublicURL: public})
+	pages := map[string]http.Handler{}
+	for _, prefix := range pairing.Paths() {
+		pages[prefix] = links
+	}
 	api := httpapi.New(httpapi.Options{
 		Store: pr.store, Auth: pr.auth, Outbound: out, Bus: pr.bus, Log: pr.log, Registerer: pr.registry, Version: pr.versions.Version,
-		PublicURL: cmp.Or(pr.cfg.PublicURL, ln.url()), AllowPrivateWebhooks: pr.cfg.WebhookAllowPrivate,
+		PublicURL: public, Pages: pages, AllowPrivateWebhooks: pr.cfg.WebhookAllowPrivate,
 	})
 	ln.server.Handler = httpapi.BehindProxies(proxies, api)
 	pr.closers = append(pr.closers, func() { _ = ln.Close() })
 	pr.add("api listener", stageFront, ln.serve)
 	pr.add("api", stageBack, api.Run)
+	pr.add("pairing pages", stageBack, links.Run)
 	pr.log.InfoContext(ctx, "API listener is open", slog.String("url", ln.url()))
 	return ln, nil
 }

@@ -1,6 +1,9 @@
 package fleet
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Desired is what the operator wants of a session. It is kept apart from what is observed, so a
 // stopped session stays stopped over every restart and failover.
@@ -110,6 +113,18 @@ func (s Session) Ever() bool { return !s.PairedAt.IsZero() }
 
 // CanLogin reports whether there is a login that may be used.
 func (s Session) CanLogin() bool { return s.DeviceJID != "" && s.RevokedAt.IsZero() }
+
+// OwnerID is the WORKER_ID of who owns the session now; "" = nobody. An owner's name is that and a
+// nonce of its start.
+func (s Session) OwnerID() string {
+	if !s.LeaseLive {
+		return ""
+	}
+	if i := strings.LastIndexByte(s.LeaseOwner, '/'); i > 0 {
+		return s.LeaseOwner[:i]
+	}
+	return s.LeaseOwner
+}
 
 // Pairing is what a person needs to see to link the session now; zero when none is under way.
 type Pairing struct {

@@ -14,9 +14,80 @@ import (
 	"github.com/wafleet/wafleet/internal/store/storetest"
 )
 
-func TestAdminRefusals(t *testing.T) {
+func publicURL(o *httpapi.Options) { o.PublicURL = "https://wa.example.com/" }
+
+func TestPairingLinkIsShownOnceAndItsTokenIsStoredNowhere(t *testing.T) {
+	f := newFixture(t, storetest.SQLite(t), publicURL)
+	made := f.must("admin", "POST", "/api/admin/pairing-invites", `{"orgId":"org-a"}`)
+	url := made["url"].(string)
+	token, ok := strings.CutPrefix(url, "https://wa.example.com/pair/")
+	if !ok || !strings.HasPrefix(token, "wfp_") || len(token) < 50 {
+		t.Fatalf("url = %q, want PUBLIC_URL/pair/wfp_…", url)
+	}
+	if made["maxSessions"] != 5.0 || made["used"] != 0.0 || made["state"] != "live" {
+		t.Errorf("defaults = %v, want 5 numbers, none used, live", made)
+	}
+	if got := f.do("admin", "GET", "/api/admin/sessions?orgId=org-a", nil).json()["items"].([]any); len(got) != 1 {
+		t.Errorf("minting a link made sessions: %v", got)
+	}
+	list := f.do("admin", "GET", "/api/admin/pairing-invites?orgId=org-a", nil)
+	if items := list.json()["items"].([]any); len(items) != 1 || items[0].(map[string]any)["inviteId"] != made["inviteId"] {
+		t.Errorf("list = %s, want the link", list.body)
+	}
+	if got := f.must("admin", "GET", "/api/admin/pairing-invites?orgId=org-b", nil)["items"].([]any); len(got) != 0 {
+		t.Errorf("links of org-b = %v, want none", got)
+	}
+	revoked := f.must("admin", "POST", "/api/admin/pairing-invites/"+made["inviteId"].(string)+"/revoke", nil)
+	if revoked["state"] != "revoked" || revoked["revokedAt"] == nil {
+		t.Errorf("revoked link = %v", revoked)
+	}
+	var seen strings.Builder
+	for _, table := range []string{"pairing_invites", "audit_log"} {
+		rows, err := f.store.DB().Query(t.Context(), "SELECT * FROM "+table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		columns, _ := rows.Columns()
+		for rows.Next() {
+			values := make([]any, len(columns))
+			targets := make([]any, len(columns))
+			for i := range values {
+				targets[i] = &values[i]
+			}
+			if err := rows.Scan(targets...); err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range values {
+				if b, ok := v.([]byte); ok {
+					v = string(b)
+				}
+				fmt.Fprintln(&seen, v)
+			}
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
+		_ = rows.Close()
+	}
+	for where, text := range map[string]string{"database": seen.String(), "log": f.log.String(), "list": list.body} {
+		if strings.Contains(text, token[4:40]) {
+			t.Errorf("the token is in the %s", where)
+		}
+	}
+	if !strings.Contains(seen.String(), "$argon2id$") {
+		t.Error("no argon2id hash is stored")
+	}
+}
+
+func TestPairingLinkRefusals(t *testing.T) {
 	f := sqliteFixture(t)
 	f.refuse([]refusal{
+		{"an unknown organization", "admin", "POST", "/api/admin/pairing-invites", `{"orgId":"org-z"}`, 404, "NOT_FOUND", nil},
+		{"no numbers", "admin", "POST", "/api/admin/pairing-invites", `{"orgId":"org-a","maxSessions":0}`, 422, "VALIDATION", nil},
+		{"too long", "admin", "POST", "/api/admin/pairing-invites", `{"orgId":"org-a","ttlHours":9000}`, 422, "VALIDATION", nil},
+		{"an unknown link", "admin", "POST", "/api/admin/pairing-invites/inv_x/revoke", nil, 404, "NOT_FOUND", nil},
+		{"a blank link", "admin", "POST", "/api/admin/pairing-invites//revoke", nil, 404, "NOT_FOUND", nil},
+		{"a wildcard", "admin", "POST", "/api/admin/pairing-invites/%25/revoke", nil, 404, "NOT_FOUND", nil},
 		{"a time zone of this machine", "admin", "PATCH", "/api/admin/organizations/org-a", `{"timeZone":"Local"}`, 422, "TIME_ZONE_INVALID", nil},
 		{"a project without a name", "admin", "POST", "/api/admin/organizations/org-a/projects", `{"name":" "}`, 422, "PROJECT_NAME_INVALID", nil},
 		{"an admin key of a project", "admin", "POST", "/api/admin/keys", `{"admin":true,"projectId":"prj_x"}`, 422, "VALIDATION", nil},
@@ -33,6 +104,7 @@ func TestEveryAdminChangeIsInTheAuditLog(t *testing.T) {
 	key := id(f.must("admin", "POST", "/api/admin/keys", `{"orgId":"org-a"}`), "keyId")
 	ep := id(f.must("admin", "POST", "/api/admin/endpoints", `{"url":"http://127.0.0.1:9/"}`), "endpointId")
 	project := id(f.must("admin", "POST", "/api/admin/organizations/org-a/projects", `{"name":"crm","monthlyQuota":10}`), "projectId")
+	invite := id(f.must("admin", "POST", "/api/admin/pairing-invites", `{"orgId":"org-a"}`), "inviteId")
 	if _, err := f.store.AppendEvent(t.Context(), fleet.Event{OrgID: "org-a", Kind: fleet.EventSessionStatus, SessionID: f.session("org-a-01").ID}); err != nil {
 		t.Fatal(err)
 	}
@@ -68,6 +140,8 @@ func TestEveryAdminChangeIsInTheAuditLog(t *testing.T) {
 	did("POST", "/api/admin/keys", "/api/admin/keys", `{"orgId":"org-a"}`, "key.create")
 	did("PATCH", "/api/admin/keys/"+key, "/api/admin/keys/{keyId}", `{"label":"crm"}`, "key.update")
 	did("DELETE", "/api/admin/keys/"+key, "/api/admin/keys/{keyId}", nil, "key.revoke")
+	did("POST", "/api/admin/pairing-invites", "/api/admin/pairing-invites", `{"orgId":"org-a"}`, "invite.create")
+	did("POST", "/api/admin/pairing-invites/"+invite+"/revoke", "/api/admin/pairing-invites/{inviteId}/revoke", nil, "invite.revoke")
 	did("POST", "/api/admin/endpoints", "/api/admin/endpoints", `{"url":"http://127.0.0.1:9/"}`, "endpoint.create")
 	did("PATCH", "/api/admin/endpoints/"+ep, "/api/admin/endpoints/{endpointId}", `{"description":"x"}`, "endpoint.update")
 	did("POST", "/api/admin/endpoints/"+ep+"/rotate-secret", "/api/admin/endpoints/{endpointId}/rotate-secret", nil, "endpoint.rotate_secret")

@@ -105,6 +105,7 @@ func registerAll(api huma.API, d *deps) {
 	registerProjects(api, d)
 	registerSessions(api, d)
 	registerPairing(api, d)
+	registerInvites(api, d)
 	registerKeys(api, d)
 	registerAudit(api, d)
 	registerWorkers(api, d)
@@ -129,7 +130,7 @@ func humaConfig(version string) huma.Config {
 		c.Info.Extensions = map[string]any{"x-gateway-version": version}
 	}
 	for _, tag := range []string{
-		"Messages", "Webhooks", "Organization", "Organizations", "Sessions", "Keys", "Audit log", "Workers", "Operator webhooks",
+		"Messages", "Webhooks", "Organization", "Organizations", "Sessions", "Pairing links", "Keys", "Audit log", "Workers", "Operator webhooks",
 	} {
 		c.Tags = append(c.Tags, &huma.Tag{Name: tag})
 	}

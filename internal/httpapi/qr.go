@@ -3,20 +3,15 @@ package httpapi
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"net/http"
 	"reflect"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"rsc.io/qr"
 
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/qrdraw"
 )
-
-// quiet is the white border that scanners need, in modules.
-const quiet = 4
 
 func registerQR(api huma.API, d *deps) {
 	str := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
@@ -79,63 +74,16 @@ func renderPairing(p fleet.Pairing, format string) (*fileReply, error) {
 	if p.Method != fleet.PairQR {
 		return nil, conflict("NO_QR", "this pairing has a code to type and no QR: use format json or text")
 	}
-	code, err := qr.Encode(p.QR, qr.L)
+	code, err := qrdraw.Encode(p.QR)
 	if err != nil {
-		return nil, fmt.Errorf("draw qr: %w", err)
+		return nil, err
 	}
 	switch format {
 	case "png":
-		code.Scale = 8
 		return &fileReply{"image/png", code.PNG()}, nil
 	case "svg":
-		return &fileReply{"image/svg+xml", drawSVG(code)}, nil
+		return &fileReply{"image/svg+xml", code.SVG()}, nil
 	default:
-		return &fileReply{"text/plain; charset=utf-8", drawBlocks(code)}, nil
+		return &fileReply{"text/plain; charset=utf-8", code.Blocks()}, nil
 	}
-}
-
-// drawSVG draws one path of horizontal runs, black on white whatever the page's colours.
-func drawSVG(code *qr.Code) []byte {
-	var b bytes.Buffer
-	side := code.Size + 2*quiet
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" shape-rendering="crispEdges"><path fill="#fff" d="M0 0h%dv%dH0z"/><path d="`, side, side, side, side)
-	for y := range code.Size {
-		for x := 0; x < code.Size; x++ {
-			if !code.Black(x, y) {
-				continue
-			}
-			run := 1
-			for x+run < code.Size && code.Black(x+run, y) {
-				run++
-			}
-			fmt.Fprintf(&b, "M%d %dh%dv1h-%dz", x+quiet, y+quiet, run, run)
-			x += run
-		}
-	}
-	b.WriteString(`"/></svg>`)
-	return b.Bytes()
-}
-
-// drawBlocks draws two rows of modules per line. Light modules are the drawn ones, which suits a
-// dark terminal; phones read both.
-func drawBlocks(code *qr.Code) []byte {
-	light := func(x, y int) bool { return !code.Black(x, y) } // Black is false outside
-	var b strings.Builder
-	for y := -quiet; y < code.Size+quiet; y += 2 {
-		for x := -quiet; x < code.Size+quiet; x++ {
-			top, bottom := light(x, y), light(x, y+1)
-			switch {
-			case top && bottom:
-				b.WriteRune('█')
-			case top:
-				b.WriteRune('▀')
-			case bottom:
-				b.WriteRune('▄')
-			default:
-				b.WriteByte(' ')
-			}
-		}
-		b.WriteByte('\n')
-	}
-	return []byte(b.String())
 }

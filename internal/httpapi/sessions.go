@@ -227,18 +227,8 @@ func (d *deps) changeSession(ctx context.Context, slug fleet.SessionSlug, c stor
 // nudge tells who owns the session, or who might, to look at its row and its commands now.
 func (d *deps) nudge(ctx context.Context, s fleet.Session) {
 	topic := bus.TopicUnassigned
-	if s.LeaseLive {
-		workers, err := d.store.Workers(ctx)
-		if err != nil {
-			d.log.WarnContext(ctx, "owner of a session can't be nudged, it looks by itself within a second",
-				slog.String("session_id", string(s.ID)), slog.Any("err", err))
-			return
-		}
-		for _, w := range workers {
-			if w.Owner == s.LeaseOwner {
-				topic = bus.TopicControl(w.ID)
-			}
-		}
+	if owner := s.OwnerID(); owner != "" {
+		topic = bus.TopicControl(owner)
 	}
 	d.publish(ctx, topic, string(s.ID))
 	d.publish(ctx, bus.TopicSession, string(s.ID))

@@ -66,6 +66,7 @@ func Jobs(o JobOptions) []Job {
 					o.Log.WarnContext(ctx, "commands wait that this version does not know: is a newer worker missing?", slog.Int("commands", n))
 				}
 			})},
+		{Name: "release-invites", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.releaseInvites},
 		{Name: "tell-logouts", Every: 30 * time.Second, Hold: 30 * time.Second, Run: o.telling(
 			func(ctx context.Context, _ int) (int, error) { return o.Store.TellLogouts(ctx) })},
 		{Name: "dead-workers", Every: time.Minute, Hold: 30 * time.Second, Run: func(ctx context.Context) (int, error) {
@@ -77,6 +78,20 @@ func Jobs(o JobOptions) []Job {
 		}},
 		{Name: "retention", Every: time.Hour, Hold: 20 * time.Minute, Run: o.retain},
 	}
+}
+
+// releaseInvites gives back the slots of pairing links that led to nothing, and lets the owners of the
+// sessions that end with that know.
+func (o *JobOptions) releaseInvites(ctx context.Context) (int, error) {
+	return drain(ctx, func(ctx context.Context, limit int) (int, error) {
+		ended, err := o.Store.ReleaseInviteSlots(ctx, "", limit)
+		for _, s := range ended {
+			if err := o.Bus.Publish(ctx, bus.TopicSession, string(s.ID)); err != nil {
+				o.Log.DebugContext(ctx, "nudge lost", slog.Any("err", err))
+			}
+		}
+		return len(ended), err
+	})
 }
 
 // counting runs a job and then counts what it left.

@@ -233,10 +233,10 @@ func (s *Store) inviteNumbers(ctx context.Context, where string, id fleet.Invite
 		var n fleet.InviteNumber
 		var err error
 		n.Session, err = scanSession(row, &n.End, &n.Over,
-			orZero[fleet.CommandID]{&n.Pair.ID}, orZero[fleet.CommandStatus]{&n.Pair.Status}, orZero[string]{&n.Pair.Payload}, orZero[string]{&n.Pair.ErrorCode})
+			orZero[fleet.CommandID]{&n.Pair.ID}, orZero[fleet.CommandStatus]{&n.Pair.Status}, orZero[string]{&n.Pair.Payload}, orZero[string]{&n.Pair.ErrorCode}, at{&n.Pair.ExpiresAt})
 		out = append(out, n)
 		return err
-	}, `SELECT `+sessionColumns+`, s.invite_end, `+inviteOver+`, p.id, p.status, p.payload, p.error_code
+	}, `SELECT `+sessionColumns+`, s.invite_end, `+inviteOver+`, p.id, p.status, p.payload, p.error_code, p.expires_at
 		FROM sessions s JOIN leases l ON l.session_id = s.id
 		LEFT JOIN commands p ON p.n = (SELECT max(c.n) FROM commands c WHERE c.session_id = s.id AND c.kind = 'pair')
 		WHERE `+where, append([]any{id}, more...)...)

@@ -20,35 +20,36 @@ type Reason string
 
 // Reasons.
 const (
-	ReasonStopped        Reason = "stopped"         // our context ended, or Logout succeeded
-	ReasonTermEnded      Reason = "term_ended"      // the lease is gone
-	ReasonDisconnected   Reason = "disconnected"    // the connection broke or was closed
-	ReasonDialFailed     Reason = "dial_failed"     // no connection came about; Code is the HTTP status, if one came
-	ReasonPaired         Reason = "paired"          // pairing is stored; the login is the next generation's work
-	ReasonPairExpired    Reason = "pair_expired"    // the codes of this socket ran out, or PairRequest.Until passed
-	ReasonPairFailed     Reason = "pair_failed"     // refused by us (Err), by WhatsApp (Code), or not possible
-	ReasonReplaced       Reason = "replaced"        // another connection logged in with the same keys
-	ReasonLoggedOut      Reason = "logged_out"      // 401 at login
-	ReasonUnlinked       Reason = "unlinked"        // removed on the phone while connected
-	ReasonLocked         Reason = "locked"          // 403 at login
-	ReasonBanned         Reason = "banned"          // 406 at login
-	ReasonTempBanned     Reason = "temp_banned"     // 402 at login; Expire says for how long
-	ReasonClientOutdated Reason = "client_outdated" // 405 at login
-	ReasonServerError    Reason = "server_error"    // 500 or 503: WhatsApp has a problem, not we
-	ReasonConnectFailure Reason = "connect_failure" // another code at login
-	ReasonStreamError    Reason = "stream_error"    // another code while connected
-	ReasonSilent         Reason = "silent"          // nothing was heard for two keepalives although the connection is open
-	ReasonNotLoggedIn    Reason = "not_logged_in"   // connected, but the login did not complete in time
-	ReasonStore          Reason = "store"           // a store error made this generation unsafe to go on with
-	ReasonHandler        Reason = "handler"         // one of our handlers failed or panicked; Err may be a *HandlerError
-	ReasonStuck          Reason = "stuck"           // a send did not return although its time was over
+	ReasonStopped        Reason = "stopped"           // our context ended, or Logout succeeded
+	ReasonTermEnded      Reason = "term_ended"        // the lease is gone
+	ReasonDisconnected   Reason = "disconnected"      // the connection broke or was closed
+	ReasonDialFailed     Reason = "dial_failed"       // no connection came about; Code is the HTTP status, if one came
+	ReasonPaired         Reason = "paired"            // pairing is stored; the login is the next generation's work
+	ReasonPairExpired    Reason = "pair_expired"      // the codes of this socket ran out, or PairRequest.Until passed
+	ReasonPasskey        Reason = fleet.ReasonPasskey // the account's passkey is wanted, which only WhatsApp's own pages can ask for
+	ReasonPairFailed     Reason = "pair_failed"       // refused by us (Err), by WhatsApp (Code), or not possible
+	ReasonReplaced       Reason = "replaced"          // another connection logged in with the same keys
+	ReasonLoggedOut      Reason = "logged_out"        // 401 at login
+	ReasonUnlinked       Reason = "unlinked"          // removed on the phone while connected
+	ReasonLocked         Reason = "locked"            // 403 at login
+	ReasonBanned         Reason = "banned"            // 406 at login
+	ReasonTempBanned     Reason = "temp_banned"       // 402 at login; Expire says for how long
+	ReasonClientOutdated Reason = "client_outdated"   // 405 at login
+	ReasonServerError    Reason = "server_error"      // 500 or 503: WhatsApp has a problem, not we
+	ReasonConnectFailure Reason = "connect_failure"   // another code at login
+	ReasonStreamError    Reason = "stream_error"      // another code while connected
+	ReasonSilent         Reason = "silent"            // nothing was heard for two keepalives although the connection is open
+	ReasonNotLoggedIn    Reason = "not_logged_in"     // connected, but the login did not complete in time
+	ReasonStore          Reason = "store"             // a store error made this generation unsafe to go on with
+	ReasonHandler        Reason = "handler"           // one of our handlers failed or panicked; Err may be a *HandlerError
+	ReasonStuck          Reason = "stuck"             // a send did not return although its time was over
 )
 
 // Reasons lists all reasons, for tables and metrics.
 func Reasons() []Reason {
 	return []Reason{
 		ReasonStopped, ReasonTermEnded, ReasonDisconnected, ReasonDialFailed, ReasonPaired, ReasonPairExpired,
-		ReasonPairFailed, ReasonReplaced, ReasonLoggedOut, ReasonUnlinked, ReasonLocked, ReasonBanned, ReasonTempBanned,
+		ReasonPasskey, ReasonPairFailed, ReasonReplaced, ReasonLoggedOut, ReasonUnlinked, ReasonLocked, ReasonBanned, ReasonTempBanned,
 		ReasonClientOutdated, ReasonServerError, ReasonConnectFailure, ReasonStreamError, ReasonSilent,
 		ReasonNotLoggedIn, ReasonStore, ReasonHandler, ReasonStuck,
 	}

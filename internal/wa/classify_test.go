@@ -123,8 +123,8 @@ func TestReasonsListsEachReasonOnce(t *testing.T) {
 		}
 		seen[r] = true
 	}
-	if len(seen) != 22 {
-		t.Errorf("Reasons() has %d reasons, want 22", len(seen))
+	if len(seen) != 23 {
+		t.Errorf("Reasons() has %d reasons, want 23", len(seen))
 	}
 }
 

@@ -64,9 +64,9 @@ func (s *Socket) handle(l *life, evt any) bool {
 			s.finish(pairFailed(e.Error))
 		}
 	case *events.PairPasskeyRequest:
-		s.finish(pairFailed(errors.New("this account asks for a passkey to link a device, which is not supported")))
-	case *events.PairPasskeyError:
-		s.finish(pairFailed(e.Error))
+		s.finish(End{Reason: ReasonPasskey, Err: errPasskey})
+	case *events.PairPasskeyError: // it wanted one, and not even that could be read
+		s.finish(End{Reason: ReasonPasskey, Err: fmt.Errorf("%w (%w)", errPasskey, e.Error)})
 	case *events.QRScannedWithoutMultidevice:
 		s.log.LogAttrs(l.ctx, slog.LevelWarn, "code scanned by a phone without linked devices")
 

@@ -108,6 +108,10 @@ func (s *Socket) pairedEvent(l *life, e *events.PairSuccess) {
 	s.post(note{paired: true})
 }
 
+// errPasskey: a passkey answers to the site that it was made for, in a browser on that site. Neither this process nor a
+// page of ours can ask for it.
+var errPasskey = errors.New("WhatsApp asks for the account's passkey before it links a device, which works on WhatsApp's own pages only: remove the passkey on the phone, link, and add it again")
+
 func pairFailed(err error) End {
 	e := End{Reason: ReasonPairFailed, Err: err}
 	if iq, ok := errors.AsType[*whatsmeow.IQError](err); ok {

@@ -130,7 +130,11 @@ func (v *supervisor) pairingEnded(ctx context.Context, end wa.End) {
 		if err == nil {
 			err = fmt.Errorf("pairing ended: %s", end.Reason)
 		}
-		v.finish(ctx, c, "", "PAIRING_FAILED", err)
+		code := "PAIRING_FAILED"
+		if end.Reason == wa.ReasonPasskey {
+			code = "PASSKEY_REQUIRED"
+		}
+		v.finish(ctx, c, "", code, err)
 	}
 }
 

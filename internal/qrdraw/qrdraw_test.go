@@ -1,4 +1,4 @@
-package httpapi
+package qrdraw
 
 import (
 	"bytes"
@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"rsc.io/qr"
-
-	"github.com/wafleet/wafleet/internal/fleet"
 )
 
 // A QR as long as WhatsApp's.
@@ -21,7 +19,7 @@ func TestSVGDrawsExactlyTheModulesOfTheCode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	svg := string(drawSVG(code))
+	svg := string(Code{code}.SVG())
 	side := code.Size + 2*quiet
 	if want := fmt.Sprintf(`viewBox="0 0 %d %d"`, side, side); !strings.Contains(svg, want) {
 		t.Errorf("svg lacks %s", want)
@@ -56,7 +54,7 @@ func TestBlocksDrawExactlyTheModulesOfTheCode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(strings.TrimSuffix(string(drawBlocks(code)), "\n"), "\n")
+	lines := strings.Split(strings.TrimSuffix(string(Code{code}.Blocks()), "\n"), "\n")
 	for i, line := range lines {
 		runes := []rune(line)
 		if len(runes) != code.Size+2*quiet {
@@ -76,11 +74,11 @@ func TestBlocksDrawExactlyTheModulesOfTheCode(t *testing.T) {
 }
 
 func TestPNGIsAPictureOfTheCode(t *testing.T) {
-	out, err := renderPairing(fleet.Pairing{Method: fleet.PairQR, QR: longQR}, "png")
+	drawn, err := Encode(longQR)
 	if err != nil {
 		t.Fatal(err)
 	}
-	img, err := png.Decode(bytes.NewReader(out.Body))
+	img, err := png.Decode(bytes.NewReader(drawn.PNG()))
 	if err != nil {
 		t.Fatal(err)
 	}
