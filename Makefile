@@ -96,6 +96,11 @@ bench-api: ## Accepted requests per second beside pgbench with the same statemen
 	@scripts/need postgres redis
 	@$(GO) run ./trials/api
 
+.PHONY: bench-route
+bench-route: ## Which number sends, decided in Redis and in memory beside counters and a MULTI (SECONDS, ROUNDS)
+	@scripts/need redis
+	@$(GO) run ./trials/route
+
 .PHONY: fmt
 fmt: ## Format the Go files
 	gofmt -w $(GOFILES)

@@ -13,6 +13,8 @@ type account struct {
 	chats   int64  // of it new chats
 	due     int64  // second in which something leaves or lapses: nothing changes by itself before
 
+	tokens bucket
+
 	health     int
 	healthEnds int64 // ms
 }
@@ -100,7 +102,6 @@ func (a *account) free(lapses int64, newChat bool) {
 		a.chats--
 	}
 	if h.n == 0 {
-		a.chats -= h.chats
 		a.held = slices.Delete(a.held, i, i+1)
 	}
 }

@@ -5,7 +5,7 @@ import "math"
 // bucket is a token bucket's level at a moment.
 type bucket struct {
 	level float64
-	at    int64 // ms
+	at    int64 // ms; 0 = nobody took from it
 	rate  Rate
 }
 
@@ -24,11 +24,11 @@ func lacks(level float64, r Rate) int64 {
 	return int64(math.Ceil(float64((1-level)*1000) / r.PerSecond))
 }
 
-// back is the level after a token taken at one moment is given back at another. A bucket that has had
+// back is the bucket after a token taken at one moment was given back at another. One that has had
 // time to fill since then has it already.
-func (b bucket) back(taken, now int64) (float64, bool) {
-	if float64(now-taken)*b.rate.PerSecond >= b.rate.Burst*1000 {
-		return 0, false
+func (b bucket) back(taken, now int64) bucket {
+	if b.at == 0 || float64(now-taken)*b.rate.PerSecond >= b.rate.Burst*1000 {
+		return b
 	}
-	return math.Min(b.rate.Burst, b.now(now, b.rate)+1), true
+	return bucket{math.Min(b.rate.Burst, b.now(now, b.rate)+1), now, b.rate}
 }

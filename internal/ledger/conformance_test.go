@@ -244,6 +244,17 @@ func testLedger(t *testing.T, open opener) {
 		}
 	})
 
+	run("what is pinned does not take a turn", Options{}, func(f fixture) {
+		cs := candidates(roomy, roomy)
+		ask := Request{Candidates: cs, Strategy: fleet.StrategyRoundRobin, Key: "5511900000001"}
+		f.take(ask)
+		f.take(ask)
+		ask.Key = ""
+		if got := f.reserve(ask).Winner; got != 1 {
+			t.Errorf("winner %d, want the second: one turn was taken", got)
+		}
+	})
+
 	run("weighted goes by what is left of the hour", Options{}, func(f fixture) {
 		cs := candidates(Budget{1000, 50, 1000, 10}, Budget{1000, 450, 1000, 10})
 		for _, tt := range []struct {

@@ -5,15 +5,16 @@
 -- ARGV[1] what to do, ARGV[2] now in ms (0: the server's clock), then what that takes.
 --
 -- wa:ledger                   "<generation> <ms of the rebuild>": while it is missing the ledger is cold
--- wa:budget:<gen>:<session>   header: eleven numbers (see HEAD), then one hold of three (lapses, frames, new chats) each
--- wa:ring:<gen>:<session>     hash of four lists, one per window, of two numbers (bucket, count) each, oldest first
--- wa:tokens:<gen>:<bucket>    level, ms, rate, burst
--- wa:backlog:, wa:above:<gen>:<project>, wa:quota:<gen>:<project>:<month>
+-- wa:budget:<gen>             hash of headers by session: HEAD, TOKENS and REST, then one HOLD for each lapse
+-- wa:ring:<gen>:<session>     hash of four lists, one per window, of COUNTs, oldest first
+-- wa:limits:<gen>             hash: shared token buckets p:<project>, o:<org>, f; backlogs b:<project>, what was too much in
+--                             them a:<project>; quotas q:<project>:<month>
 -- wa:affinity:<org>:<key>     "<session> <ms it ends>"
 -- wa:health:<session>         "<0…100> <ms it ends>"; missing: 100
 -- wa:turn:<org>, wa:config:<org>
 --
--- The header is read for every candidate, the ring for the few whose header may be too high where that matters.
+-- The headers of all candidates are read by one command; a ring only where its header may be too high and that matters, a
+-- health only where the header says that there is one.
 
 local call, floor, min, max = redis.call, math.floor, math.min, math.max
 local pack, unpack_, sub = struct.pack, struct.unpack, string.sub
@@ -26,14 +27,20 @@ local s = floor(now / 1000)
 
 local NEVER, SOON, BUCKETS = 4294967295, 5, 61
 local SPAN, LIST = {1, 60, 1440, 1440}, {'m', 'h', 'd', 'n'}
-local HEAD = '<I4I4I4I4I4I4I4I4I4I4I4' -- totals of the windows, outstanding frames and new chats, when the hour's oldest
--- bucket leaves, the first hold lapses, and the oldest buckets of minute, day and new chats leave
-local HEADLEN, HOLD, COUNT = 44, '<I4I4I4', '<I4I4'
-local KEEP, LONG = 187200000, 3456000000 -- ms: longer than a hold and a day together; longer than a month
+local HEAD = '<I4I4I4I4I4' -- used in the windows, outstanding included; second from which more than that must be looked at
+local TOKENS = '<dddd' -- the session's own token bucket: level, ms (0: never taken from), rate, burst
+local HEADTOKENS = '<I4I4I4I4I4dd'
+local REST = '<I4I4I4I4I4I4I4I4' -- outstanding frames and new chats, when the health ends (0: there is none), when the oldest
+-- buckets of the windows leave, when the first hold lapses
+local ATTOKENS, ATREST, ATHOLDS = 21, 53, 85
+local EMPTY = pack(TOKENS, 0, 0, 0, 0)
+local HOLD, COUNT = '<I4I4I4', '<I4I4' -- second, frames, new chats; bucket, frames
+local KEEP = 187200000 -- ms: longer than a hold and a day together
 local INF = math.huge
 
 if op == 'open' then
   call('SET', P .. 'wa:ledger', ARGV[3] .. ' ' .. now)
+  for g = ARGV[3] - 10, ARGV[3] - 1 do call('DEL', P .. 'wa:budget:' .. g, P .. 'wa:limits:' .. g) end
   return {'warm'}
 elseif op == 'version' or op == 'bump' then
   local key = P .. 'wa:config:' .. ARGV[3]
@@ -45,11 +52,17 @@ elseif op == 'version' or op == 'bump' then
   return {'version', v}
 end
 
-local marker = call('GET', P .. 'wa:ledger')
+local marker, configured, pinnedTo
+if op == 'reserve' or op == 'look' then
+  local got = call('MGET', P .. 'wa:ledger', P .. 'wa:config:' .. ARGV[3], P .. 'wa:affinity:' .. ARGV[3] .. ':' .. ARGV[4])
+  marker, configured, pinnedTo = got[1], got[2], got[3]
+else
+  marker = call('GET', P .. 'wa:ledger')
+end
 if not marker then return {'cold'} end
 local gen, rebuilt = string.match(marker, '^(%d+) (%d+)$')
 rebuilt = tonumber(rebuilt)
-local B, R, T = P .. 'wa:budget:' .. gen .. ':', P .. 'wa:ring:' .. gen .. ':', P .. 'wa:tokens:' .. gen .. ':'
+local B, R, L = P .. 'wa:budget:' .. gen, P .. 'wa:ring:' .. gen .. ':', P .. 'wa:limits:' .. gen
 
 if op == 'probe' then return {'warm', tonumber(gen)} end
 if op == 'cool' then
@@ -81,7 +94,7 @@ local function drop(list, span)
   return '', gone, NEVER
 end
 
--- open reads a session's whole account and makes it exact.
+-- count adds frames to the windows of an open account.
 local function count(a, second, frames, chats)
   for w = 1, 4 do
     local n = w == 4 and chats or frames
@@ -93,14 +106,23 @@ local function count(a, second, frames, chats)
   end
 end
 
+-- open reads a session's whole account and makes it exact.
 local function open(slug, v)
   local ring = call('HMGET', R .. slug, 'm', 'h', 'd', 'n')
-  local a = {total = {0, 0, 0, 0}, leaves = {NEVER, NEVER, NEVER, NEVER}, list = {}, out = 0, chats = 0, lapse = NEVER, holds = ''}
+  local a = {total = {0, 0, 0, 0}, leaves = {NEVER, NEVER, NEVER, NEVER}, list = {}, out = 0, chats = 0, lapse = NEVER, ill = 0, holds = ''}
   for w = 1, 4 do a.list[w] = ring[w] or '' end
-  if not v then return a end
+  if not v then
+    a.tokens = EMPTY
+    return a
+  end
   local t, e = a.total, a.leaves
-  t[1], t[2], t[3], t[4], a.out, a.chats, e[2], a.lapse, e[1], e[3], e[4] = unpack_(HEAD, v)
-  a.holds = sub(v, HEADLEN + 1)
+  t[1], t[2], t[3], t[4] = unpack_(HEAD, v)
+  a.out, a.chats, a.ill, e[1], e[2], e[3], e[4], a.lapse = unpack_(REST, v, ATREST)
+  t[1], t[2], t[3], t[4] = t[1] - a.out, t[2] - a.out, t[3] - a.out, t[4] - a.chats
+  if not ring[1] then -- it was not written for so long that all has left
+    t[1], t[2], t[3], t[4], e[1], e[2], e[3], e[4] = 0, 0, 0, 0, NEVER, NEVER, NEVER, NEVER
+  end
+  a.tokens, a.holds = sub(v, ATTOKENS, ATREST - 1), sub(v, ATHOLDS)
   if s >= a.lapse then -- what lapsed counts as if its frame had left then
     local rest, first = '', NEVER
     for p = 1, #a.holds, 12 do
@@ -124,28 +146,25 @@ local function open(slug, v)
   return a
 end
 
-local function header(a)
-  local t, e = a.total, a.leaves
-  return pack(HEAD, t[1], t[2], t[3], t[4], a.out, a.chats, e[2], a.lapse, e[1], e[3], e[4]) .. a.holds
-end
-
 local function save(slug, a)
-  local v = header(a)
-  call('SET', B .. slug, v, 'PX', KEEP)
+  local t, e = a.total, a.leaves
   call('HSET', R .. slug, 'm', a.list[1], 'h', a.list[2], 'd', a.list[3], 'n', a.list[4])
   call('PEXPIRE', R .. slug, KEEP)
+  local v = pack(HEAD, t[1] + a.out, t[2] + a.out, t[3] + a.out, t[4] + a.chats, a.ill > 0 and 0 or min(e[2], a.lapse))
+    .. a.tokens .. pack(REST, a.out, a.chats, a.ill, e[1], e[2], e[3], e[4], a.lapse) .. a.holds
+  call('HSET', B, slug, v)
   return v
 end
 
 -- hold makes one frame outstanding; it works on a header alone.
-local function hold(v, lapses, new)
-  local t1, t2, t3, t4, out, chats, e2, lapse, e1, e3, e4 = 0, 0, 0, 0, 0, 0, NEVER, NEVER, NEVER, NEVER, NEVER
-  local holds = ''
-  if v then
-    t1, t2, t3, t4, out, chats, e2, lapse, e1, e3, e4 = unpack_(HEAD, v)
-    holds = sub(v, HEADLEN + 1)
+local function hold(v, lapses, new, tokens)
+  if not v then
+    return pack(HEAD, 1, 1, 1, new, lapses) .. (tokens or EMPTY)
+      .. pack(REST, 1, new, 0, NEVER, NEVER, NEVER, NEVER, lapses) .. pack(HOLD, lapses, 1, new)
   end
-  local found
+  local u1, u2, u3, u4, soft = unpack_(HEAD, v)
+  local out, chats, ill, e1, e2, e3, e4, lapse = unpack_(REST, v, ATREST)
+  local holds, found = sub(v, ATHOLDS), nil
   for p = 1, #holds, 12 do
     local l, n, c = unpack_(HOLD, holds, p)
     if l == lapses then
@@ -155,7 +174,8 @@ local function hold(v, lapses, new)
     end
   end
   if not found then holds = holds .. pack(HOLD, lapses, 1, new) end
-  return pack(HEAD, t1, t2, t3, t4, out + 1, chats + new, e2, min(lapse, lapses), e1, e3, e4) .. holds
+  return pack(HEAD, u1 + 1, u2 + 1, u3 + 1, u4 + new, min(soft, lapses)) .. (tokens or sub(v, ATTOKENS, ATREST - 1))
+    .. pack(REST, out + 1, chats + new, ill, e1, e2, e3, e4, min(lapse, lapses)) .. holds
 end
 
 -- free ends one outstanding frame. One that lapsed already is not there any more.
@@ -168,7 +188,6 @@ local function free(a, lapses, new)
       if n > 0 then
         a.holds = sub(a.holds, 1, p - 1) .. pack(HOLD, l, n, c) .. sub(a.holds, p + 12)
       else
-        a.chats = a.chats - c
         a.holds = sub(a.holds, 1, p - 1) .. sub(a.holds, p + 12)
         a.lapse = NEVER
         for q = 1, #a.holds, 12 do a.lapse = min(a.lapse, (unpack_('<I4', a.holds, q))) end
@@ -179,9 +198,8 @@ local function free(a, lapses, new)
 end
 
 -- level of a token bucket. One that nobody took from begins empty when the ledger was rebuilt.
-local function level(v, rate, burst)
-  local l, at = 0, rebuilt
-  if v then l, at = unpack_('<dd', v) end
+local function level(l, at, rate, burst)
+  if at == 0 then at = rebuilt end
   return min(burst, l + max(0, now - at) * rate / 1000)
 end
 
@@ -190,22 +208,23 @@ local function lacks(l, rate)
   return math.ceil((1 - l) * 1000 / rate)
 end
 
-local function pour(key, l, rate, burst)
-  call('SET', T .. key, pack('<dddd', l, now, rate, burst), 'PX', min(LONG, floor(burst / rate * 1000) + 60000))
+-- refilled is a bucket with a token given back, or nil if it has had time to fill since it was taken.
+local function refilled(v, taken)
+  local l, at, rate, burst = unpack_(TOKENS, v)
+  if at == 0 or (now - taken) * rate >= burst * 1000 then return nil end
+  return pack(TOKENS, min(burst, level(l, at, rate, burst) + 1), now, rate, burst)
 end
 
--- refill gives back a token, unless the bucket has had time to fill since it was taken.
-local function refill(key, taken)
-  local v = call('GET', T .. key)
-  if not v then return end
-  local _, _, rate, burst = unpack_('<dddd', v)
-  if (now - taken) * rate >= burst * 1000 then return end
-  pour(key, min(burst, level(v, rate, burst) + 1), rate, burst)
+-- refill and lower give back to fields of the limits.
+local function refill(field, taken)
+  local v = call('HGET', L, field)
+  local full = v and refilled(v, taken)
+  if full then call('HSET', L, field, full) end
 end
 
-local function lower(key, n)
-  local v = tonumber(call('GET', key) or 0)
-  if v > 0 then call('SET', key, max(0, v - n), 'PX', LONG) end
+local function lower(field)
+  local v = tonumber(call('HGET', L, field) or 0)
+  if v > 0 then call('HSET', L, field, v - 1) end
 end
 
 local function well(v)
@@ -216,8 +235,7 @@ local function well(v)
   return 100
 end
 
-local function pinned(key)
-  local v = call('GET', key)
+local function pinned(v)
   if not v then return nil, 0 end
   local slug, ends = string.match(v, '^(%S+) (%d+)$')
   ends = tonumber(ends)
@@ -237,38 +255,42 @@ if op == 'settle' then
     local org, project, month = ARGV[i + 5], ARGV[i + 6], ARGV[i + 7]
     local frames, ended, unstored, by = tonumber(ARGV[i + 8]), now - ARGV[i + 9], ARGV[i + 10] == '1', tonumber(ARGV[i + 11])
     i = i + 12
-    local reserved = g ~= ''
+    local reserved, a = g ~= '', nil
+    if slug ~= '' then
+      a = accounts[slug] or open(slug, call('HGET', B, slug))
+      accounts[slug] = a
+    end
     -- What ended before the rebuild read the rows, it has counted; what never had a row, it hasn't.
     if not (reserved and g ~= gen and (unstored or ended <= rebuilt)) then
-      if slug ~= '' then
-        local a = accounts[slug]
-        if not a then
-          a = open(slug, call('GET', B .. slug))
-          accounts[slug] = a
-        end
+      if a then
         if reserved and lapses > 0 then free(a, lapses, new) end
-        if frames > 0 then count(a, floor(ended / 1000), frames, reserved and new or 0) end
+        if frames > 0 then
+          count(a, floor(ended / 1000), frames, reserved and new or 0)
+        elseif reserved then
+          a.tokens = refilled(a.tokens, taken) or a.tokens
+        end
       end
-      if project ~= '' then lower(P .. 'wa:backlog:' .. gen .. ':' .. project, 1) end
-      if reserved and frames == 0 then
-        if slug ~= '' then refill('s:' .. slug, taken) end
-        if project ~= '' then
+      if project ~= '' then
+        lower('b:' .. project)
+        if frames == 0 then
           refill('p:' .. project, taken)
           refill('o:' .. org, taken)
           refill('f', taken)
-          if month ~= '' then lower(P .. 'wa:quota:' .. gen .. ':' .. project .. ':' .. month, 1) end
+          if month ~= '' then lower('q:' .. project .. ':' .. month) end
         end
       end
     end
-    if slug ~= '' and by ~= 0 then
+    if a and by ~= 0 then
       local key = P .. 'wa:health:' .. slug
-      local v = call('GET', key)
-      local was = well(v)
+      local was = a.ill > 0 and well(call('GET', key)) or 100
       local is = max(0, min(100, was + by))
       if is < 100 then
-        call('SET', key, is .. ' ' .. (now + 21600000), 'PX', 21600000)
-      elseif v then
+        local ends = now + 21600000
+        call('SET', key, is .. ' ' .. ends, 'PX', 21600000)
+        a.ill = math.ceil(ends / 1000)
+      elseif a.ill > 0 then
         call('DEL', key)
+        a.ill = 0
       end
     end
   end
@@ -276,69 +298,82 @@ if op == 'settle' then
   return {'settled'}
 elseif op == 'pin' then -- org, key, session, ttl
   local key = P .. 'wa:affinity:' .. ARGV[3] .. ':' .. ARGV[4]
-  local holder = pinned(key)
+  local holder = pinned(call('GET', key))
   if holder then return {'pinned', holder} end
   pin(key, ARGV[5], now + ARGV[6])
   return {'pinned', ARGV[5]}
 elseif op == 'merge' then -- org, from, into
   local from, into = P .. 'wa:affinity:' .. ARGV[3] .. ':' .. ARGV[4], P .. 'wa:affinity:' .. ARGV[3] .. ':' .. ARGV[5]
-  local slug, ends = pinned(from)
-  local _, other = pinned(into)
+  local slug, ends = pinned(call('GET', from))
+  local _, other = pinned(call('GET', into))
   if slug and ends > other then pin(into, slug, ends) end
   call('DEL', from)
   return {'merged'}
 elseif op == 'unpin' then -- session, then keys
   for i = 4, #ARGV do
-    if pinned(ARGV[i]) == ARGV[3] then call('DEL', ARGV[i]) end
+    if pinned(call('GET', ARGV[i])) == ARGV[3] then call('DEL', ARGV[i]) end
   end
   return {'unpinned'}
 elseif op == 'rebase' then -- in twos: project, backlog by its rows
   for i = 3, #ARGV, 2 do
-    local key, above = P .. 'wa:backlog:' .. gen .. ':' .. ARGV[i], P .. 'wa:above:' .. gen .. ':' .. ARGV[i]
-    local have = tonumber(call('GET', key) or 0)
+    local b, a = 'b:' .. ARGV[i], 'a:' .. ARGV[i]
+    local have = tonumber(call('HGET', L, b) or 0)
     local over = max(0, have - ARGV[i + 1])
-    local off = min(over, tonumber(call('GET', above) or 0))
-    if have > 0 then call('SET', key, have - off, 'PX', LONG) end
-    if over > 0 or off > 0 then call('SET', above, over - off, 'PX', LONG) else call('DEL', above) end
+    local off = min(over, tonumber(call('HGET', L, a) or 0))
+    call('HSET', L, b, have - off, a, over - off)
   end
   return {'rebased'}
 end
 
 -- reserve and look: 3 org, 4 match key, 5 ms of affinity, 6 strategy, 7 dice, 8 lapses after s, 9 version, 10 bound,
 -- 11 health floor, 12 project ('': no limits), 13 month, 14 quota, 15 backlog, 16-21 rate and burst of project, org, fleet,
--- 22-25 what is moved: session, lapses, new chat, taken at, 26 budgets, 27 rates ('': none), then the sessions.
+-- 22-25 what is moved: session, lapses, new chat, taken at, 26 kinds of candidates: budgets, new chat, rate and burst,
+-- 27 the kind of each candidate, then their sessions.
 local org, key, bound = ARGV[3], ARGV[4], ARGV[10] == '1'
-local looking, floorHealth = op == 'look', tonumber(ARGV[11])
-local budgets, rates, first = ARGV[26], ARGV[27], 27
+local looking, least = op == 'look', tonumber(ARGV[11])
+local KIND, packed, kindOf, first = '<I4I4I4I4I4dd', ARGV[26], ARGV[27], 27
 local n = #ARGV - first
 local project, month = ARGV[12], ARGV[13]
-local shared, levels = {'p:' .. project, 'o:' .. org, 'f'}, {}
+local kinds = {}
+for p = 1, #packed, 36 do kinds[#kinds + 1] = {unpack_(KIND, packed, p)} end
+local byte = string.byte
+local function kind(i)
+  local low, high = byte(kindOf, 2 * i - 1, 2 * i)
+  return kinds[low + 256 * high + 1]
+end
+
+local function illness(i, v)
+  local ill = v and select(3, unpack_(REST, v, ATREST)) or 0
+  return ill > 0 and well(call('GET', P .. 'wa:health:' .. ARGV[first + i])) or 100
+end
 
 -- check says whether candidate i can send. It returns why not (0: it can), the ms at which it can by waiting, what is left
 -- of its hour, and its header, which it may have made exact.
-local function check(i, v, health)
-  if not bound and health and well(health) < floorHealth then return 1, INF, 0, v end
-  local slug = ARGV[first + i]
-  local c1, c2, c3, c4, new = unpack_('<I4I4I4I4B', budgets, 17 * i - 16)
-  local t1, t2, t3, t4, out, chats, e2, lapse, e1, e3, e4 = 0, 0, 0, 0, 0, 0, NEVER, NEVER, NEVER, NEVER, NEVER
+local function check(i, v)
+  local slug, k = ARGV[first + i], kind(i)
+  if looking and v then v = save(slug, open(slug, v)) end
+  if not bound and illness(i, v) < least then return 1, INF, 0, v end
+  local rate, burst, new = k[6], k[7], k[5]
+  local used = {0, 0, 0, 0, NEVER}
+  local function full() return used[1] >= k[1] or used[2] >= k[2] or used[3] >= k[3] or (new == 1 and used[4] >= k[4]) end
   if v then
-    t1, t2, t3, t4, out, chats, e2, lapse, e1, e3, e4 = unpack_(HEAD, v)
-    local full = t1 + out >= c1 or t3 + out >= c3 or (new == 1 and t4 + chats >= c4) or looking
-    if s >= e2 or s >= lapse or (full and (s >= e1 or s >= e3 or s >= e4)) then
+    used = {unpack_(HEAD, v)}
+    if (s >= used[5] or full()) and not looking then
       v = save(slug, open(slug, v))
-      t1, t2, t3, t4, out, chats, e2, lapse, e1, e3, e4 = unpack_(HEAD, v)
+      used = {unpack_(HEAD, v)}
     end
   end
   local why, at = 0, 0
-  if t1 + out >= c1 or t2 + out >= c2 or t3 + out >= c3 or (new == 1 and t4 + chats >= c4) then
-    local total, caps, leaves = {t1, t2, t3, t4}, {c1, c2, c3, c4}, {e1, e2, e3, e4}
+  if full() then
+    local out, chats, leaves, _ = 0, 0, {NEVER, NEVER, NEVER, NEVER}, nil
+    if v then out, chats, _, leaves[1], leaves[2], leaves[3], leaves[4] = unpack_(REST, v, ATREST) end
     for w = 1, 3 + new do
-      local over = total[w] + (w == 4 and chats or out) - caps[w] + 1
+      local over = used[w] - k[w] + 1
       if over > 0 then
         if why == 0 then why = w + 1 end
-        if caps[w] == 0 then
+        if k[w] == 0 then
           at = INF
-        elseif over == 1 and total[w] > 0 then
+        elseif over == 1 and used[w] > (w == 4 and chats or out) then
           at = max(at, leaves[w] * 1000)
         else
           local list, frees = call('HGET', R .. slug, LIST[w]) or '', nil
@@ -355,103 +390,121 @@ local function check(i, v, health)
       end
     end
   end
-  if rates ~= '' then
-    local rate, burst = unpack_('<dd', rates, 16 * i - 15)
-    if rate > 0 then
-      local wait = lacks(level(call('GET', T .. 's:' .. slug), rate, burst), rate)
-      if wait > 0 then
-        if why == 0 then why = 6 end
-        at = max(at, now + wait)
-      end
+  if rate > 0 then
+    local l, ms = 0, 0
+    if v then l, ms = unpack_(TOKENS, v, ATTOKENS) end
+    local wait = lacks(level(l, ms, rate, burst), rate)
+    if wait > 0 then
+      if why == 0 then why = 6 end
+      at = max(at, now + wait)
     end
   end
-  return why, at, c2 - t2 - out, v
+  return why, at, k[2] - used[2], v
 end
 
--- read fills vals with the headers, and the healths behind them, of candidates a to b.
-local function read(vals, healths, a, b)
-  local keys, k = {}, b - a + 1
-  for i = 1, k do keys[i] = B .. ARGV[first + a - 1 + i] end
-  if not bound then
-    local H = P .. 'wa:health:'
-    for i = 1, k do keys[k + i] = H .. ARGV[first + a - 1 + i] end
-  end
-  local got = call('MGET', unpack(keys))
-  for i = 1, k do
-    vals[a - 1 + i] = got[i]
-    healths[a - 1 + i] = got[k + i]
-  end
-end
-
-local vals, healths, read_all = {}, {}, false
+-- headers of the candidates; false where there is none.
+local headers
 local function readAll()
-  if read_all then return end
-  read_all = true
-  for a = 1, n, 1000 do read(vals, healths, a, min(n, a + 999)) end
+  if headers then return end
+  headers = {}
+  for a = 1, n, 1000 do
+    local got = call('HMGET', B, unpack(ARGV, first + a, first + min(n, a + 999)))
+    if n <= 1000 then
+      headers = got
+      return
+    end
+    for i = 1, #got do headers[a - 1 + i] = got[i] end
+  end
 end
+
+-- rank finds the candidates that can send, and the running sum of what they have left of their hours. Most need no second
+-- look and are decided on here.
+local function rank()
+  local frees, sums, whys, f, total, soon = {}, {}, {}, 0, 0, INF
+  local last, c1, c2, c3, c4, new, rate, burst
+  for i = 1, n do
+    local k = kinds[2] and kind(i) or kinds[1]
+    if k ~= last then
+      c1, c2, c3, c4, new, rate, burst, last = k[1], k[2], k[3], k[4], k[5], k[6], k[7], k
+    end
+    local v, left = headers[i], nil
+    if v then
+      if rate == 0 then
+        local u1, u2, u3, u4, soft = unpack_(HEAD, v)
+        if s < soft and u1 < c1 and u2 < c2 and u3 < c3 and (new == 0 or u4 < c4) then left = c2 - u2 end
+      else
+        local u1, u2, u3, u4, soft, l, at = unpack_(HEADTOKENS, v)
+        if s < soft and u1 < c1 and u2 < c2 and u3 < c3 and (new == 0 or u4 < c4)
+          and burst >= 1 and (l >= 1 or at > 0 and l + (now - at) * rate / 1000 >= 1) then left = c2 - u2 end
+      end
+    end
+    if not left then
+      local why, at, rest, made = check(i, v)
+      headers[i] = made or false
+      if why == 0 then left = rest else soon = min(soon, at) end
+      whys[i] = why
+    end
+    if left then
+      f, total = f + 1, total + left
+      frees[f], sums[f] = i, total
+    end
+  end
+  return frees, sums, whys, f, total, soon
+end
+
+local levels, waiting, spent = {}, 0, 0 -- of the limits
 
 -- decide returns the verdict, then what goes with it: the winner and whether it was pinned, or the wait and the reasons.
 local function decide()
-  if ARGV[9] ~= '0' then
-    local v = tonumber(call('GET', P .. 'wa:config:' .. org) or 0)
-    if v ~= tonumber(ARGV[9]) then return 'stale', v end
-  end
+  if ARGV[9] ~= '0' and tonumber(configured or 0) ~= tonumber(ARGV[9]) then return 'stale', tonumber(configured or 0) end
   if project ~= '' then
-    local wait = 0
+    local got, wait = call('HMGET', L, 'p:' .. project, 'o:' .. org, 'f', 'b:' .. project, 'q:' .. project .. ':' .. month), 0
     for b = 1, 3 do
       local rate, burst = tonumber(ARGV[14 + 2 * b]), tonumber(ARGV[15 + 2 * b])
       if rate > 0 then
-        levels[b] = level(call('GET', T .. shared[b]), rate, burst)
+        local l, at = 0, 0
+        if got[b] then l, at = unpack_(TOKENS, got[b]) end
+        levels[b] = level(l, at, rate, burst)
         wait = max(wait, lacks(levels[b], rate))
       end
     end
     if wait > 0 then return 'rated', wait end
+    waiting, spent = tonumber(got[4] or 0), tonumber(got[5] or 0)
     local quota, backlog = tonumber(ARGV[14]), tonumber(ARGV[15])
-    if month ~= '' and quota > 0 and tonumber(call('GET', P .. 'wa:quota:' .. gen .. ':' .. project .. ':' .. month) or 0) >= quota then
-      return 'overdrawn', 0
-    end
-    if backlog > 0 and tonumber(call('GET', P .. 'wa:backlog:' .. gen .. ':' .. project) or 0) >= backlog then return 'backlog', 0 end
+    if month ~= '' and quota > 0 and spent >= quota then return 'overdrawn', 0 end
+    if backlog > 0 and waiting >= backlog then return 'backlog', 0 end
     if n == 0 then return 'taken', 0, false end
   end
   if key ~= '' and not bound then
-    local slug = pinned(P .. 'wa:affinity:' .. org .. ':' .. key)
+    local slug = pinned(pinnedTo)
     for i = 1, slug and n or 0 do
       if ARGV[first + i] == slug then
-        if not read_all then read(vals, healths, i, i) end
-        local why, _, _, v = check(i, vals[i], healths[i])
-        vals[i] = v
-        if why == 0 then return 'taken', i, true end
+        local why, _, _, v = check(i, headers and headers[i] or call('HGET', B, slug))
+        if why == 0 then
+          headers = headers or {}
+          headers[i] = v
+          return 'taken', i, true
+        end
         break
       end
     end
   end
   readAll()
-  local frees, lefts, whys, k, total, soon = {}, {}, {}, 0, 0, INF
-  for i = 1, n do
-    local why, at, left, v = check(i, vals[i], healths[i])
-    vals[i], whys[i] = v, why
-    if why == 0 then
-      k = k + 1
-      frees[k], lefts[k], total = i, left, total + left
-    else
-      soon = min(soon, at)
-    end
-  end
-  if k == 0 then
+  local frees, sums, whys, f, total, soon = rank()
+  if f == 0 then
     for i = 1, n do whys[i] = string.char(whys[i]) end
     if soon == INF then return 'ineligible', 0, table.concat(whys) end
     return 'exhausted', soon - now, table.concat(whys)
   end
-  local at = k
+  local at = f
   if ARGV[6] == 'priority' then
     at = 1
   elseif ARGV[6] == 'round-robin' then
-    at = tonumber(call('GET', P .. 'wa:turn:' .. org) or 0) % k + 1
+    at = tonumber(call('GET', P .. 'wa:turn:' .. org) or 0) % f + 1
   else
     local x = floor(tonumber(ARGV[7]) * total)
-    for i = 1, k do
-      x = x - lefts[i]
-      if x < 0 then
+    for i = 1, f do
+      if x < sums[i] then
         at = i
         break
       end
@@ -461,17 +514,19 @@ local function decide()
 end
 
 if looking then
-  readAll()
-  local verdict, a, b = decide()
   local out = {}
+  if n > 0 then readAll() end
   for i = 1, n do
-    local why, _, _, v = check(i, vals[i], healths[i])
-    local t1, t2, t3, t4, o, chats = 0, 0, 0, 0, 0, 0
-    if why == 1 and v then v = save(ARGV[first + i], open(ARGV[first + i], v)) end
-    if v then t1, t2, t3, t4, o, chats = unpack_(HEAD, v) end
-    local health = call('GET', P .. 'wa:health:' .. ARGV[first + i])
-    out[i] = pack('<I4I4I4I4I4I4I4', why, t1 + o, t2 + o, t3 + o, t4 + chats, o, well(health))
+    local why, _, _, v = check(i, headers[i])
+    local u1, u2, u3, u4, o = 0, 0, 0, 0, 0
+    if v then
+      u1, u2, u3, u4 = unpack_(HEAD, v)
+      o = unpack_(REST, v, ATREST)
+    end
+    headers[i] = v
+    out[i] = pack('<I4I4I4I4I4I4I4', why, u1, u2, u3, u4, o, illness(i, v))
   end
+  local verdict, a, b = decide()
   return {verdict, a, b and b ~= true and b or (b and '1' or '0'), table.concat(out)}
 end
 
@@ -480,39 +535,41 @@ if verdict ~= 'taken' then return {verdict, winner, more or ''} end
 
 local lapses = 0
 if winner > 0 then
-  local slug = ARGV[first + winner]
-  local _, _, _, _, new = unpack_('<I4I4I4I4B', budgets, 17 * winner - 16)
+  local slug, k, v = ARGV[first + winner], kind(winner), headers[winner]
   local wait = tonumber(ARGV[8])
   local step = wait > 3600 and 3600 or 60
   lapses = (floor((s + wait) / step) + 1) * step
-  call('SET', B .. slug, hold(vals[winner], lapses, new), 'PX', KEEP)
-  if rates ~= '' then
-    local rate, burst = unpack_('<dd', rates, 16 * winner - 15)
-    if rate > 0 then pour('s:' .. slug, level(call('GET', T .. 's:' .. slug), rate, burst) - 1, rate, burst) end
+  local tokens
+  if k[6] > 0 then
+    local l, at = 0, 0
+    if v then l, at = unpack_(TOKENS, v, ATTOKENS) end
+    tokens = pack(TOKENS, level(l, at, k[6], k[7]) - 1, now, k[6], k[7])
   end
+  call('HSET', B, slug, hold(v, lapses, k[5], tokens))
   if not bound then
     if ARGV[6] == 'round-robin' and not more then call('INCR', P .. 'wa:turn:' .. org) end
     if key ~= '' then pin(P .. 'wa:affinity:' .. org .. ':' .. key, slug, now + ARGV[5]) end
   end
 end
 if project ~= '' then
+  local set, fields = {'b:' .. project, waiting + 1}, {'p:' .. project, 'o:' .. org, 'f'}
   for b = 1, 3 do
-    if levels[b] then pour(shared[b], levels[b] - 1, tonumber(ARGV[14 + 2 * b]), tonumber(ARGV[15 + 2 * b])) end
+    if levels[b] then
+      set[#set + 1] = fields[b]
+      set[#set + 1] = pack(TOKENS, levels[b] - 1, now, tonumber(ARGV[14 + 2 * b]), tonumber(ARGV[15 + 2 * b]))
+    end
   end
-  local backlog = P .. 'wa:backlog:' .. gen .. ':' .. project
-  call('INCR', backlog)
-  call('PEXPIRE', backlog, LONG)
   if month ~= '' then
-    local quota = P .. 'wa:quota:' .. gen .. ':' .. project .. ':' .. month
-    call('INCR', quota)
-    call('PEXPIRE', quota, LONG)
+    set[#set + 1] = 'q:' .. project .. ':' .. month
+    set[#set + 1] = spent + 1
   end
+  call('HSET', L, unpack(set))
 end
 if ARGV[22] ~= '' then
   local slug = ARGV[22]
-  local a = open(slug, call('GET', B .. slug))
+  local a = open(slug, call('HGET', B, slug))
   free(a, tonumber(ARGV[23]), tonumber(ARGV[24]))
+  a.tokens = refilled(a.tokens, tonumber(ARGV[25])) or a.tokens
   save(slug, a)
-  refill('s:' .. slug, tonumber(ARGV[25]))
 end
 return {'taken', winner, more and 1 or 0, tonumber(gen), now, lapses}

@@ -57,7 +57,10 @@ var _ Ledger = (*Memory)(nil)
 
 // NewMemory returns a cold ledger, or an empty warm one if there is nothing to rebuild from.
 func NewMemory(o Options) *Memory {
-	m := &Memory{o: o.or(), versions: map[fleet.OrgID]Version{}, turns: map[fleet.OrgID]int64{}}
+	m := &Memory{
+		o: o.or(), versions: map[fleet.OrgID]Version{}, turns: map[fleet.OrgID]int64{},
+		pins: map[pinKey]pin{}, sweepAt: firstSweep,
+	}
 	m.clear()
 	if o.Rebuild == nil {
 		m.generation, m.rebuilt = 1, m.now()
@@ -68,8 +71,6 @@ func NewMemory(o Options) *Memory {
 func (m *Memory) clear() {
 	m.accounts = map[fleet.SessionSlug]*account{}
 	m.tokens = map[string]bucket{}
-	m.pins = map[pinKey]pin{}
-	m.sweepAt = 1024
 	m.backlog = map[fleet.ProjectID]int64{}
 	m.above = map[fleet.ProjectID]int64{}
 	m.quota = map[quotaKey]int64{}
@@ -270,7 +271,7 @@ func (m *Memory) passes(a *account, c *Candidate, r *Request, now int64) (why Wh
 		}
 	}
 	if c.Rate.PerSecond > 0 {
-		if wait := lacks(m.level(sessionTokens(c.Slug), c.Rate, now), c.Rate); wait > 0 {
+		if wait := lacks(m.level(a.tokens, c.Rate, now), c.Rate); wait > 0 {
 			if why == Free {
 				why = Tokens
 			}
@@ -281,9 +282,8 @@ func (m *Memory) passes(a *account, c *Candidate, r *Request, now int64) (why Wh
 }
 
 // level of a token bucket. One that nobody took from begins empty when the ledger was rebuilt.
-func (m *Memory) level(key string, r Rate, now int64) float64 {
-	b, ok := m.tokens[key]
-	if !ok {
+func (m *Memory) level(b bucket, r Rate, now int64) float64 {
+	if b.at == 0 {
 		b.at = m.rebuilt
 	}
 	return b.now(now, r)
@@ -291,16 +291,16 @@ func (m *Memory) level(key string, r Rate, now int64) float64 {
 
 // lacks is how many ms the shared token buckets need.
 func (m *Memory) lacks(now int64, org fleet.OrgID, l *Limits) (wait int64) {
-	l.each(org, func(key string, r Rate) { wait = max(wait, lacks(m.level(key, r, now), r)) })
+	l.each(org, func(key string, r Rate) { wait = max(wait, lacks(m.level(m.tokens[key], r, now), r)) })
 	return wait
 }
 
 // take takes what decide found free.
 func (m *Memory) take(now int64, r *Request, a *Answer) {
 	res := Reservation{Generation: m.generation, At: time.UnixMilli(now)}
-	draw := func(key string, rate Rate) { m.tokens[key] = bucket{m.level(key, rate, now) - 1, now, rate} }
+	draw := func(b bucket, rate Rate) bucket { return bucket{m.level(b, rate, now) - 1, now, rate} }
 	if l := r.Limits; l != nil {
-		l.each(r.Org, draw)
+		l.each(r.Org, func(key string, rate Rate) { m.tokens[key] = draw(m.tokens[key], rate) })
 		res.Org, res.Project, res.Month = r.Org, l.Project, l.Month
 		m.backlog[l.Project]++
 		if l.Month != "" {
@@ -312,9 +312,10 @@ func (m *Memory) take(now int64, r *Request, a *Answer) {
 		res.Session, res.NewChat = c.Slug, c.NewChat
 		lapses := lapse(now, r.Hold)
 		res.Lapses = time.Unix(lapses, 0)
-		m.account(c.Slug, now/1000).hold(lapses, c.NewChat)
+		acc := m.account(c.Slug, now/1000)
+		acc.hold(lapses, c.NewChat)
 		if c.Rate.PerSecond > 0 {
-			draw(sessionTokens(c.Slug), c.Rate)
+			acc.tokens = draw(acc.tokens, c.Rate)
 		}
 		if !a.Pinned && !r.Bound && r.Strategy == fleet.StrategyRoundRobin {
 			m.turns[r.Org]++
@@ -337,18 +338,9 @@ func (m *Memory) giveBack(now int64, r Reservation) {
 	if r.Session == "" {
 		return
 	}
-	m.account(r.Session, now/1000).free(r.Lapses.Unix(), r.NewChat)
-	m.refill(sessionTokens(r.Session), r.At.UnixMilli(), now)
-}
-
-func (m *Memory) refill(key string, taken, now int64) {
-	b, ok := m.tokens[key]
-	if !ok {
-		return
-	}
-	if level, ok := b.back(taken, now); ok {
-		m.tokens[key] = bucket{level, now, b.rate}
-	}
+	a := m.account(r.Session, now/1000)
+	a.free(r.Lapses.Unix(), r.NewChat)
+	a.tokens = a.tokens.back(r.At.UnixMilli(), now)
 }
 
 // Settle implements Ledger.
@@ -399,13 +391,16 @@ func (m *Memory) settle(now int64, s *Settlement) {
 func (m *Memory) refund(now int64, r Reservation) {
 	taken := r.At.UnixMilli()
 	if r.Session != "" {
-		m.refill(sessionTokens(r.Session), taken, now)
+		a := m.account(r.Session, now/1000)
+		a.tokens = a.tokens.back(taken, now)
 	}
 	if r.Project == "" {
 		return
 	}
 	for _, key := range sharedTokens(r.Org, r.Project) {
-		m.refill(key, taken, now)
+		if b, ok := m.tokens[key]; ok {
+			m.tokens[key] = b.back(taken, now)
+		}
 	}
 	if k := (quotaKey{r.Project, r.Month}); r.Month != "" && m.quota[k] > 0 {
 		m.quota[k]--
@@ -458,11 +453,7 @@ func (m *Memory) load(s State) error {
 	defer m.mu.Unlock()
 	now := m.now()
 	m.clear()
-	m.accounts = s.accounts()
-	for slug, health := range s.Health {
-		a := m.account(slug, 0)
-		a.health, a.healthEnds = health, now+healthTTL.Milliseconds()
-	}
+	m.accounts = s.accounts(now)
 	for _, p := range s.Pins {
 		m.pins[pinKey{p.Org, p.Key}] = pin{p.Session, p.Until.UnixMilli()}
 	}

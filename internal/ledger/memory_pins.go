@@ -9,12 +9,15 @@ import (
 	"github.com/wafleet/wafleet/internal/fleet"
 )
 
+// firstSweep is the number of pins at which dead ones are first looked for.
+const firstSweep = 1024
+
 // pin makes a session the one a person hears from, for another while.
 func (m *Memory) pin(org fleet.OrgID, key string, to fleet.SessionSlug, now int64, ttl time.Duration) {
 	m.pins[pinKey{org, key}] = pin{to, now + cmp.Or(ttl, defaultPin).Milliseconds()}
 	if len(m.pins) > m.sweepAt {
 		maps.DeleteFunc(m.pins, func(_ pinKey, p pin) bool { return now >= p.ends })
-		m.sweepAt = max(1024, 2*len(m.pins))
+		m.sweepAt = max(firstSweep, 2*len(m.pins))
 	}
 }
 

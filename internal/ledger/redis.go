@@ -123,7 +123,7 @@ func (l *Redis) failed(ctx context.Context, op string, err error) error {
 // call does so on a warm ledger; a cold one is rebuilt first.
 func (l *Redis) call(ctx context.Context, op string, args ...string) (reply, error) {
 	r, err := l.do(ctx, op, args...)
-	if !errors.Is(err, errForgot) && !errors.Is(err, errUnmarked) {
+	if err == nil || !errors.Is(err, errForgot) && !errors.Is(err, errUnmarked) {
 		return r, err
 	}
 	if err := l.rebuild(ctx); err != nil {

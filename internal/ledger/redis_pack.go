@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// What the script reads packed, little endian. The formats are its own: HEAD, HOLD and COUNT.
+// What the script reads packed, little endian. The formats are its own: KIND, HEAD, TOKENS, REST, HOLD and COUNT.
 
 // arguments of the script's reserve and look.
 func (l *Redis) arguments(r *Request) []string {
@@ -25,8 +25,8 @@ func (l *Redis) arguments(r *Request) []string {
 	} else {
 		args = append(args, string(move.Session), strconv.FormatInt(move.Lapses.Unix(), 10), flag(move.NewChat), ms(move.At))
 	}
-	budgets, rates := packCandidates(r.Candidates)
-	args = append(args, budgets, rates)
+	kinds, kindOf := packCandidates(r.Candidates)
+	args = append(args, kinds, kindOf)
 	for i := range r.Candidates {
 		args = append(args, string(r.Candidates[i].Slug))
 	}
@@ -45,28 +45,32 @@ func limitArguments(l *Limits) []string {
 	}
 }
 
-// packCandidates gives 17 bytes per candidate of its budget and whether this is a new chat, and 16 of
-// its rate, or nothing if none has one.
-func packCandidates(cs []Candidate) (budgets, rates string) {
-	b := make([]byte, 0, 17*len(cs))
-	rated := false
+// packCandidates gives the kinds of candidates, each once, and the kind of each as two bytes. Most
+// numbers of an organization have one budget, so most of what there is to read is read once.
+func packCandidates(cs []Candidate) (kinds, kindOf string) {
+	var known []Candidate
+	of := make([]byte, 0, 2*len(cs))
 	for i := range cs {
-		c := &cs[i]
-		for w := range windows {
-			b = binary.LittleEndian.AppendUint32(b, uint32(min(max(0, c.Budget.cap(w)), math.MaxUint32))) //nolint:gosec // it is bounded
+		k := cs[i]
+		k.Slug = ""
+		at := slices.Index(known, k)
+		if at < 0 {
+			at = len(known)
+			known = append(known, k)
 		}
-		b = append(b, flag(c.NewChat)[0]-'0')
-		rated = rated || c.Rate.PerSecond > 0
+		of = binary.LittleEndian.AppendUint16(of, uint16(at)) //nolint:gosec // there are at most maxCandidates
 	}
-	if !rated {
-		return string(b), ""
+	b := make([]byte, 0, 36*len(known))
+	for i := range known {
+		k := &known[i]
+		for w := range windows {
+			b = binary.LittleEndian.AppendUint32(b, uint32(min(max(0, k.Budget.cap(w)), math.MaxUint32))) //nolint:gosec // it is bounded
+		}
+		b = binary.LittleEndian.AppendUint32(b, uint32(flag(k.NewChat)[0]-'0'))
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(k.Rate.PerSecond))
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(k.Rate.Burst))
 	}
-	f := make([]byte, 0, 16*len(cs))
-	for i := range cs {
-		f = binary.LittleEndian.AppendUint64(f, math.Float64bits(cs[i].Rate.PerSecond))
-		f = binary.LittleEndian.AppendUint64(f, math.Float64bits(cs[i].Rate.Burst))
-	}
-	return string(b), string(f)
+	return string(b), string(of)
 }
 
 func flag(b bool) string {
@@ -101,15 +105,19 @@ func (a *account) pack() (header string, lists [windows]string) {
 		}
 		return b
 	}
-	lapse := int64(never)
-	holds := slices.Clone(a.held)
-	for _, h := range holds {
+	lapse, ill := int64(never), int64(0)
+	for _, h := range a.held {
 		lapse = min(lapse, h.lapses)
 	}
 	w := &a.windows
-	b := u32(nil, w[minute].total, w[hour].total, w[day].total, w[newChats].total, a.out, a.chats,
-		w[hour].leaves, lapse, w[minute].leaves, w[day].leaves, w[newChats].leaves)
-	for _, h := range holds {
+	look := min(w[hour].leaves, lapse)
+	if a.healthEnds > 0 {
+		ill, look = (a.healthEnds+999)/1000, 0
+	}
+	b := u32(nil, a.used(minute), a.used(hour), a.used(day), a.used(newChats), look)
+	b = append(b, make([]byte, 32)...) // a token bucket that nobody took from
+	b = u32(b, a.out, a.chats, ill, w[minute].leaves, w[hour].leaves, w[day].leaves, w[newChats].leaves, lapse)
+	for _, h := range a.held {
 		b = u32(b, h.lapses, h.n, h.chats)
 	}
 	for i := range w {

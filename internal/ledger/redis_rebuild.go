@@ -114,10 +114,8 @@ func (l *Redis) drop(ctx context.Context, client rueidis.Client) error {
 	return nil
 }
 
-// keepSeconds are the script's KEEP and LONG.
 const (
-	keepSeconds = 187_200
-	longSeconds = 3_456_000
+	keepSeconds = 187_200 // the script's KEEP
 	loadBatch   = 500
 )
 
@@ -164,20 +162,20 @@ func (l *Redis) load(ctx context.Context, s State) error {
 	if l.o.Now != nil {
 		now = l.o.Now().UnixMilli()
 	}
-	for slug, a := range s.accounts() {
+	for slug, a := range s.accounts(now) {
 		header, lists := a.pack()
-		if err := put(name("budget", gen, string(slug)), header, keepSeconds); err != nil {
-			return err
-		}
 		ring := name("ring", gen, string(slug))
 		batch = append(batch,
+			client.B().Hset().Key(name("budget", gen)).FieldValue().FieldValue(string(slug), header).Build(),
 			client.B().Hset().Key(ring).FieldValue().FieldValue("m", lists[minute]).FieldValue("h", lists[hour]).
 				FieldValue("d", lists[day]).FieldValue("n", lists[newChats]).Build(),
 			client.B().Expire().Key(ring).Seconds(keepSeconds).Build())
-	}
-	for slug, health := range s.Health {
-		ends := now + healthTTL.Milliseconds()
-		if err := put(name("health", string(slug)), fmt.Sprintf("%d %d", health, ends), int64(healthTTL/time.Second)); err != nil {
+		if now < a.healthEnds {
+			if err := put(name("health", string(slug)), fmt.Sprintf("%d %d", a.health, a.healthEnds), int64(healthTTL/time.Second)); err != nil {
+				return err
+			}
+		}
+		if err := flush(loadBatch); err != nil {
 			return err
 		}
 	}
@@ -190,13 +188,17 @@ func (l *Redis) load(ctx context.Context, s State) error {
 			return err
 		}
 	}
+	limit := func(field string, n int64) error {
+		batch = append(batch, client.B().Hset().Key(name("limits", gen)).FieldValue().FieldValue(field, strconv.FormatInt(n, 10)).Build())
+		return flush(loadBatch)
+	}
 	for project, n := range s.Backlog {
-		if err := put(name("backlog", gen, string(project)), strconv.FormatInt(n, 10), longSeconds); err != nil {
+		if err := limit("b:"+string(project), n); err != nil {
 			return err
 		}
 	}
 	for _, q := range s.Quota {
-		if err := put(name("quota", gen, string(q.Project), q.Month), strconv.FormatInt(q.Used, 10), longSeconds); err != nil {
+		if err := limit("q:"+string(q.Project)+":"+q.Month, q.Used); err != nil {
 			return err
 		}
 	}
@@ -208,7 +210,7 @@ func (l *Redis) load(ctx context.Context, s State) error {
 }
 
 // accounts are what the state says of each session.
-func (s *State) accounts() map[fleet.SessionSlug]*account {
+func (s *State) accounts(now int64) map[fleet.SessionSlug]*account {
 	accounts := map[fleet.SessionSlug]*account{}
 	of := func(slug fleet.SessionSlug) *account {
 		a := accounts[slug]
@@ -225,6 +227,10 @@ func (s *State) accounts() map[fleet.SessionSlug]*account {
 		if r.Session != "" {
 			of(r.Session).hold(r.Lapses.Unix(), r.NewChat)
 		}
+	}
+	for slug, health := range s.Health {
+		a := of(slug)
+		a.health, a.healthEnds = health, now+healthTTL.Milliseconds()
 	}
 	return accounts
 }

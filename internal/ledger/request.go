@@ -68,9 +68,7 @@ func lapse(now int64, hold time.Duration) int64 {
 	return ((now/1000+wait)/step + 1) * step
 }
 
-// Names of token buckets.
-func sessionTokens(slug fleet.SessionSlug) string { return "s:" + string(slug) }
-
+// sharedTokens are the names of token buckets that are not a session's own.
 func sharedTokens(org fleet.OrgID, project fleet.ProjectID) [3]string {
 	return [3]string{"p:" + string(project), "o:" + string(org), "f"}
 }
