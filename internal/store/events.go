@@ -39,12 +39,10 @@ func (s *Store) appendEvents(ctx context.Context, events []fleet.Event) error {
 		return nil
 	}
 	err := s.InTx(ctx, func(ctx context.Context) error {
-		last := map[string]int64{}
-		if err := s.query(ctx, scanStream(last), bumpStreams("$1"), streamList(events)); err != nil {
+		if _, err := s.exec(ctx, bumpStreams("$1"), streamList(events)); err != nil {
 			return err
 		}
-		number(events, last)
-		return s.insertEvents(ctx, events)
+		return s.runAll(ctx, s.insertEvents(events))
 	})
 	if err != nil {
 		return fmt.Errorf("append event %s: %w", events[0].Kind, err)
@@ -52,12 +50,11 @@ func (s *Store) appendEvents(ctx context.Context, events []fleet.Event) error {
 	return nil
 }
 
-// bumpStreams counts the streams on, locks them in id order, and returns their last seq. It is a
-// statement before the one that inserts deliveries, which must see what was committed before the
-// locks came.
+// bumpStreams counts the streams on and locks them in id order. It is a statement before the one that
+// inserts deliveries, which must see what was committed before the locks came.
 func bumpStreams(arg string) string {
 	return `INSERT INTO streams (id, seq) SELECT t.stream, t.n FROM @rows:` + arg + `(stream text, n bigint)@ AS t WHERE TRUE ORDER BY t.stream
-		ON CONFLICT (id) DO UPDATE SET seq = streams.seq + excluded.seq RETURNING id, seq`
+		ON CONFLICT (id) DO UPDATE SET seq = streams.seq + excluded.seq`
 }
 
 type streamArg struct {
@@ -81,24 +78,6 @@ func streamList(events []fleet.Event) string {
 	return rowList(args)
 }
 
-func scanStream(last map[string]int64) func(row dbutil.Scannable) error {
-	return func(row dbutil.Scannable) error {
-		var stream string
-		var seq int64
-		err := row.Scan(&stream, &seq)
-		last[stream] = seq
-		return err
-	}
-}
-
-// number gives the events of each stream the seqs that end with its last.
-func number(events []fleet.Event, last map[string]int64) {
-	for i := len(events) - 1; i >= 0; i-- {
-		events[i].Seq = last[events[i].Stream]
-		last[events[i].Stream]--
-	}
-}
-
 type eventArg struct {
 	ID           fleet.EventID        `json:"event"`
 	Org          fleet.OrgID          `json:"org"`
@@ -106,61 +85,63 @@ type eventArg struct {
 	Session      fleet.SessionID      `json:"session"`
 	Conversation fleet.ConversationID `json:"conversation"`
 	Stream       string               `json:"line"`
-	Seq          int64                `json:"place"`
+	Back         int                  `json:"back"` // how many events of the stream come after it
 	Data         string               `json:"body"`
 	Consumers    bool                 `json:"consumers"` // organizations hear of it
 }
 
-// insertEvents writes events that have their seq, and their deliveries.
-func (s *Store) insertEvents(ctx context.Context, events []fleet.Event) error {
+// insertEvents are the statements that write events, whose streams have been counted on, and their deliveries.
+// They fill Seq and CreatedAt.
+func (s *Store) insertEvents(events []fleet.Event) []Statement {
 	args := make([]eventArg, len(events))
-	for i, ev := range events {
+	byID := make(map[fleet.EventID]*fleet.Event, len(events))
+	after := map[string]int{}
+	for i := len(events) - 1; i >= 0; i-- {
+		ev := &events[i]
+		byID[ev.ID] = ev
 		data, err := json.Marshal(ev.Data)
 		if err != nil {
-			return err
+			panic(err) // strings, numbers and times, which always marshal
 		}
 		args[i] = eventArg{
-			ev.ID, ev.OrgID, ev.Kind, ev.SessionID, ev.ConversationID, ev.Stream, ev.Seq, string(data),
+			ev.ID, ev.OrgID, ev.Kind, ev.SessionID, ev.ConversationID, ev.Stream, after[ev.Stream], string(data),
 			slices.Contains(fleet.EventKinds(fleet.ScopeOrganization), ev.Kind),
 		}
+		after[ev.Stream]++
 	}
-	list := rowList(args)
-	var created time.Time
-	done := func(row dbutil.Scannable) error { return row.Scan(at{&created}) }
+	fill := func(row dbutil.Scannable) error {
+		var id fleet.EventID
+		var seq int64
+		var created time.Time
+		if err := row.Scan(&id, &seq, at{&created}); err != nil {
+			return err
+		}
+		byID[id].Seq, byID[id].CreatedAt = seq, created
+		return nil
+	}
+	list := []any{rowList(args)}
 	if s.Postgres() {
-		if err := s.query(ctx, done, `WITH ev AS (`+insertEvents+`), owed AS (`+insertDeliveries+`) SELECT max(created_at) FROM ev`, list); err != nil {
-			return err
-		}
-	} else {
-		if err := s.query(ctx, done, insertEvents, list); err != nil {
-			return err
-		}
-		if _, err := s.exec(ctx, insertDeliveries, list); err != nil {
-			return err
-		}
+		return []Statement{{Text: `WITH ev AS (` + insertEvents + `), owed AS (` + insertDeliveries + `) SELECT id, seq, created_at FROM ev`, Args: list, Row: fill}}
 	}
-	for i := range events {
-		events[i].CreatedAt = created
-	}
-	return nil
+	return []Statement{{Text: insertEvents, Args: list, Row: fill}, {Text: insertDeliveries, Args: list}}
 }
 
-const eventRows = `@rows:$1(event text, org text, what text, session text, conversation text, line text, place bigint, body text, consumers boolean)@`
+const eventRows = `@rows:$1(event text, org text, what text, session text, conversation text, line text, back bigint, body text, consumers boolean)@`
 
 const insertEvents = `INSERT INTO events (id, org_id, kind, session_id, conversation_id, stream, seq, data, created_at)
-	SELECT v.event, nullif(v.org, ''), v.what, v.session, v.conversation, v.line, v.place, v.body, @now@
-	FROM ` + eventRows + ` AS v ORDER BY v.line, v.place RETURNING created_at`
+	SELECT v.event, nullif(v.org, ''), v.what, v.session, v.conversation, v.line, (SELECT s.seq FROM streams s WHERE s.id = v.line) - v.back, v.body, @now@
+	FROM ` + eventRows + ` AS v ORDER BY v.line, v.back DESC RETURNING id, seq, created_at`
 
 // An event's first deliveries carry its id and the endpoint's; a replay gets an id of its own.
 const insertDeliveries = `INSERT INTO deliveries (id, endpoint_id, event_id, org_id, stream, ready, status, due_at, created_at)
 	SELECT 'dlv_' || substr(v.event, 5) || substr(e.id, 4), e.id, v.event, v.org, v.line,
-		row_number() OVER (PARTITION BY e.id, v.line ORDER BY v.place) = 1
+		row_number() OVER (PARTITION BY e.id, v.line ORDER BY v.back DESC) = 1
 		AND NOT EXISTS (SELECT 1 FROM deliveries p WHERE p.endpoint_id = e.id AND p.stream = v.line AND p.status = 'pending' AND p.ordered),
 		'pending', @now@, @now@
 	FROM ` + eventRows + ` AS v JOIN endpoints e ON e.deleted_at = 0 AND NOT e.disabled
 		AND (e.events = '' OR ',' || e.events || ',' LIKE '%,' || v.what || ',%')
 		AND CASE e.scope WHEN 'operator' THEN e.org_id IS NULL OR e.org_id = v.org ELSE e.org_id = v.org AND v.consumers END
-	ORDER BY v.line, v.place, e.id`
+	ORDER BY v.line, v.back DESC, e.id`
 
 const eventSelect = `SELECT id, coalesce(org_id, ''), kind, session_id, conversation_id, stream, seq, data, created_at FROM events `
 

@@ -31,10 +31,8 @@ type Keys interface {
 }
 
 // WriteKeysWith names who writes the keys of claimed frames. It is called once, before the first step that has some.
-// write works in the transaction of its context, which holds the lease rows of all the terms.
-func (s *Store) WriteKeysWith(write func(ctx context.Context, keys []Keys) error) {
-	s.writeKeys = write
-}
+// Its statements run in the transaction of the claims, which holds the lease rows of all the terms.
+func (s *Store) WriteKeysWith(write func(keys []Keys) ([]Statement, error)) { s.writeKeys = write }
 
 // Step is what one session wants committed at once, under its term and in this order: what became of
 // the frame it sent, what WhatsApp told of frames before, the claim of the next one with the keys that
@@ -100,13 +98,25 @@ func (p *Step) check() error {
 
 // commitSteps commits steps in one transaction.
 func (s *Store) commitSteps(ctx context.Context, steps []*Step) error {
-	refused := false
-	err := s.InTx(ctx, func(ctx context.Context) error {
-		b := &batch{s: s, steps: steps}
-		err := b.run(ctx)
+	b := &batch{s: s, steps: steps}
+	err, refused := error(nil), false
+	if _, open := s.db.Execable(ctx).(dbutil.Transaction); s.pipes && !open {
+		err = s.inPipe(ctx, func(ctx context.Context, p *pipe) error {
+			send := func(st []Statement) error {
+				p.queue(st...)
+				return nil
+			}
+			return b.run(send, func() error { return p.flush(ctx) })
+		})
 		refused = err != nil && ctx.Err() == nil && !errors.Is(err, fleet.ErrUnavailable)
-		return err
-	})
+	} else {
+		err = s.InTx(ctx, func(ctx context.Context) error {
+			send := func(st []Statement) error { return s.runAll(ctx, st) }
+			err := b.run(send, func() error { return nil })
+			refused = err != nil && ctx.Err() == nil && !errors.Is(err, fleet.ErrUnavailable)
+			return err
+		})
+	}
 	for _, p := range steps {
 		if p.Keys != nil {
 			p.Keys.Settled(err == nil && p.Claimed)
@@ -142,11 +152,14 @@ type waKey struct {
 	waID    string
 }
 
-func (b *batch) run(ctx context.Context) error {
+// run sends the statements. Those that are flushed have been answered; the others may still be on their way.
+func (b *batch) run(send func([]Statement) error, flush func() error) error {
+	b.held, b.frames, b.byWAID = map[fleet.Term]bool{}, map[fleet.MessageID]*frame{}, map[waKey]*frame{}
+	b.events, b.results, b.attempts = nil, nil, nil
 	for _, p := range b.steps { // a step that is tried again starts afresh
 		p.Claimed, p.Raised, p.Next, p.over = false, nil, nil, false
 	}
-	if err := b.lock(ctx); err != nil {
+	if err := errors.Join(send(b.lock()), flush()); err != nil {
 		return fmt.Errorf("lock: %w", err)
 	}
 	for _, p := range b.steps {
@@ -165,13 +178,17 @@ func (b *batch) run(ctx context.Context) error {
 			b.claim(p)
 		}
 	}
-	if err := b.write(ctx); err != nil {
+	if err := send(b.write()); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	if err := b.keys(ctx); err != nil {
+	keys, err := b.keys()
+	if err == nil {
+		err = send(keys)
+	}
+	if err != nil {
 		return fmt.Errorf("write keys: %w", err)
 	}
-	if err := b.look(ctx); err != nil {
+	if err := send(b.look()); err != nil {
 		return fmt.Errorf("look ahead: %w", err)
 	}
 	return nil
@@ -246,7 +263,7 @@ func (b *batch) tell(f *frame, when time.Time) {
 }
 
 // lock proves the terms, and locks and reads the messages that the steps are about.
-func (b *batch) lock(ctx context.Context) error {
+func (b *batch) lock() []Statement {
 	var terms []leaseArg
 	var ids, waIDs []messageArg
 	for _, p := range b.steps {
@@ -265,12 +282,11 @@ func (b *batch) lock(ctx context.Context) error {
 			}
 		}
 	}
-	b.held, b.frames, b.byWAID = map[fleet.Term]bool{}, map[fleet.MessageID]*frame{}, map[waKey]*frame{}
 	text := lockSteps
 	if b.s.Postgres() {
 		text = lockStepsPostgres
 	}
-	return b.s.query(ctx, func(row dbutil.Scannable) error {
+	return []Statement{{Text: fenced(text), Args: []any{rowList(terms), rowList(ids), rowList(waIDs)}, Row: func(row dbutil.Scannable) error {
 		var term fleet.Term
 		var indexed any
 		f := new(frame)
@@ -285,11 +301,11 @@ func (b *batch) lock(ctx context.Context) error {
 			b.frames[f.ID], b.byWAID[waKey{f.Session, f.waID}] = f, f
 		}
 		return nil
-	}, fenced(text), rowList(terms), rowList(ids), rowList(waIDs))
+	}}}
 }
 
 // write writes what the messages became, their frames' outcomes, the frames that may leave, and the events.
-func (b *batch) write(ctx context.Context) error {
+func (b *batch) write() []Statement {
 	var changed []*frame
 	for _, f := range b.frames {
 		if f.changed {
@@ -301,31 +317,25 @@ func (b *batch) write(ctx context.Context) error {
 	}
 	slices.SortFunc(changed, func(x, y *frame) int { return cmp.Compare(x.Seq, y.Seq) })
 	slices.SortFunc(b.results, func(x, y resultArg) int { return cmp.Compare(x.Message, y.Message) })
-	last := map[string]int64{}
-	args := []any{rowList(changed), rowList(b.results), streamList(b.events), rowList(b.attempts)}
-	var err error
+	args := []any{rowList(changed), rowList(b.results), rowList(b.attempts), streamList(b.events)}
+	var all []Statement
 	if b.s.Postgres() {
-		err = b.s.query(ctx, scanStream(last), `WITH changed AS (`+writeFrames+`), settled AS (`+settleAttempts+`), made AS (`+insertAttempts+`) `+bumpStreams("$3"), args...)
+		all = append(all, Statement{Text: writeSteps, Args: args})
 	} else {
-		for i, q := range []string{writeFrames, settleAttempts, insertAttempts} {
-			arg := []int{0, 1, 3}[i]
-			if err == nil && args[arg] != "[]" {
-				_, err = b.s.exec(ctx, q, args[:arg+1]...)
+		for i, q := range []string{writeFrames, settleAttempts, insertAttempts, bumpStreams("$4")} {
+			if args[i] != "[]" {
+				all = append(all, Statement{Text: q, Args: args[:i+1]})
 			}
 		}
-		if err == nil && len(b.events) > 0 {
-			err = b.s.query(ctx, scanStream(last), bumpStreams("$3"), args[:3]...)
-		}
 	}
-	if err != nil || len(b.events) == 0 {
-		return err
+	if len(b.events) > 0 {
+		all = append(all, b.s.insertEvents(b.events)...)
 	}
-	number(b.events, last)
-	return b.s.insertEvents(ctx, b.events)
+	return all
 }
 
 // keys writes what the claimed frames were encrypted with.
-func (b *batch) keys(ctx context.Context) error {
+func (b *batch) keys() ([]Statement, error) {
 	var keys []Keys
 	for _, p := range b.steps {
 		if p.Claimed && p.Keys != nil {
@@ -333,13 +343,13 @@ func (b *batch) keys(ctx context.Context) error {
 		}
 	}
 	if len(keys) == 0 {
-		return nil
+		return nil, nil
 	}
-	return b.s.writeKeys(ctx, keys)
+	return b.s.writeKeys(keys)
 }
 
 // look reads the next message of every lane that wants to know it.
-func (b *batch) look(ctx context.Context) error {
+func (b *batch) look() []Statement {
 	var lanes []laneArg
 	steps := map[fleet.SessionID][]*Step{}
 	for _, p := range b.steps {
@@ -358,7 +368,7 @@ func (b *batch) look(ctx context.Context) error {
 	if len(lanes) == 0 {
 		return nil
 	}
-	return b.s.query(ctx, func(row dbutil.Scannable) error {
+	return []Statement{{Text: lookAhead, Args: []any{rowList(lanes)}, Row: func(row dbutil.Scannable) error {
 		item, err := b.s.scanLaneItem(row)
 		if err != nil {
 			return err
@@ -367,5 +377,5 @@ func (b *batch) look(ctx context.Context) error {
 			p.Next = item
 		}
 		return nil
-	}, lookAhead, rowList(lanes))
+	}}}
 }

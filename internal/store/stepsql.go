@@ -72,8 +72,11 @@ const (
 			AND a.n=(SELECT max(x.n) FROM attempts x WHERE x.message_id=r.message AND x.kind<>'retry')`
 
 	insertAttempts = `INSERT INTO attempts (message_id, n, session_id, epoch, kind, at)
-		SELECT c.message, c.place, c.session, c.term, c.kind, @now@ FROM @rows:$4(message text, place bigint, session text, term bigint, kind text)@ AS c WHERE TRUE`
+		SELECT c.message, c.place, c.session, c.term, c.kind, @now@ FROM @rows:$3(message text, place bigint, session text, term bigint, kind text)@ AS c WHERE TRUE`
 )
+
+// writeSteps is all of it in one statement, for PostgreSQL.
+var writeSteps = `WITH changed AS (` + writeFrames + `), settled AS (` + settleAttempts + `), made AS (` + insertAttempts + `) ` + bumpStreams("$4")
 
 // resultArg completes a frame's row in attempts.
 type resultArg struct {

@@ -63,7 +63,8 @@ type Store struct {
 	keyClaims    *group.Committer[*keyClaim]
 	contactLooks *group.Committer[*contactLook]
 
-	writeKeys func(ctx context.Context, keys []Keys) error // see WriteKeysWith
+	writeKeys func(keys []Keys) ([]Statement, error) // see WriteKeysWith
+	pipes     bool                                   // transactions may go through a pipe
 }
 
 // Open connects, and does nothing else: Migrate and CheckCanary are calls of their own.
@@ -82,7 +83,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if dialect == dbutil.SQLite {
 		poolMax = min(poolMax, 4) // one writer at a time; more connections only wait for each other
 	}
-	s := &Store{ring: o.Ring, now: o.Now}
+	s := &Store{ring: o.Ring, now: o.Now, pipes: dialect == dbutil.Postgres && o.Wrap == nil}
 	s.steps = group.New(stepLimit, s.commitSteps)
 	s.accepts = group.New(acceptLimit, s.acceptAll)
 	s.looks = group.New(acceptLimit, s.lookAtAll)
@@ -225,6 +226,40 @@ func (s *Store) row(ctx context.Context, q string, args ...any) *sql.Row {
 // query runs q and calls scan once per row.
 func (s *Store) query(ctx context.Context, scan func(dbutil.Scannable) error, q string, args ...any) error {
 	return each(ctx, s.db, scan, s.sql(q), args...)
+}
+
+// Statement is one of several that make a transaction, whoever sends them.
+type Statement struct {
+	Text string
+	Args []any
+	Row  func(row dbutil.Scannable) error // is called for every row; nil: there is none to read
+	Done func() error                     // is called after them, may be nil
+}
+
+// run runs one statement by itself, in ctx's transaction if there is one.
+func (s *Store) run(ctx context.Context, st Statement) (err error) {
+	if st.Row == nil {
+		_, err = s.exec(ctx, st.Text, st.Args...)
+	} else {
+		err = s.query(ctx, st.Row, st.Text, st.Args...)
+	}
+	return st.end(err)
+}
+
+func (s *Store) runAll(ctx context.Context, all []Statement) error {
+	for _, st := range all {
+		if err := s.run(ctx, st); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (st *Statement) end(err error) error {
+	if err == nil && st.Done != nil {
+		err = st.Done()
+	}
+	return err
 }
 
 // column runs a statement that selects one column and returns what it found.

@@ -99,34 +99,34 @@ func (w *sessionWrite) Settled(committed bool) {
 	}
 }
 
-// writeKeys writes what several claimed frames were encrypted with, each under its own term, in the transaction of ctx.
-func (c *Container) writeKeys(ctx context.Context, keys []store.Keys) error {
+// writeKeys says how to write what several claimed frames were encrypted with, each under its own term.
+func (c *Container) writeKeys(keys []store.Keys) ([]store.Statement, error) {
 	writes := make([]*sessionWrite, len(keys))
 	for i, k := range keys {
 		w, ok := k.(*sessionWrite)
 		if !ok {
-			return fmt.Errorf("keys of the type %T", k)
+			return nil, fmt.Errorf("keys of the type %T", k)
 		}
 		writes[i] = w
 	}
 	if c.postgres {
-		return c.putSessionsPostgres(ctx, writes)
+		return c.putSessionsPostgres(writes)
 	}
+	var all []store.Statement
 	for _, w := range writes {
-		t := w.s.f.term
-		res, err := c.db.Exec(ctx, w.text(), append([]any{t.SessionID, t.Owner, t.Epoch}, w.args()...)...)
-		if err != nil {
-			return err
-		}
-		n, err := res.RowsAffected()
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			return errNotHeld
-		}
+		t, held := w.s.f.term, false
+		all = append(all, store.Statement{
+			Text: w.text() + " RETURNING 1", Args: append([]any{t.SessionID, t.Owner, t.Epoch}, w.args()...),
+			Row: func(dbutil.Scannable) error { held = true; return nil },
+			Done: func() error {
+				if !held {
+					return errNotHeld
+				}
+				return nil
+			},
+		})
 	}
-	return nil
+	return all, nil
 }
 
 // errNotHeld: the transaction that claims a frame holds its lease row, so that its keys must pass the same fence.
@@ -152,7 +152,7 @@ type sessionArg struct {
 	Session string          `json:"session"` // hex
 }
 
-func (c *Container) putSessionsPostgres(ctx context.Context, writes []*sessionWrite) error {
+func (c *Container) putSessionsPostgres(writes []*sessionWrite) ([]store.Statement, error) {
 	type key struct{ jid, address string }
 	rows := map[key]sessionArg{} // a row is written once; what came later counts
 	for _, w := range writes {
@@ -163,27 +163,30 @@ func (c *Container) putSessionsPostgres(ctx context.Context, writes []*sessionWr
 	}
 	list, err := json.Marshal(slices.Collect(maps.Values(rows)))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	text := putSessions
 	if plant.NoFence {
 		text = strings.Replace(text, "l.owner=t.owner AND l.epoch=t.epoch", "TRUE", 1)
 	}
 	held := map[fleet.Term]bool{}
-	found, err := c.db.Query(ctx, text, string(list))
-	err = dbutil.NewRowIterWithError(found, func(row dbutil.Scannable) (t fleet.Term, err error) {
-		err = row.Scan(&t.SessionID, &t.Owner, &t.Epoch)
-		return t, err
-	}, err).Iter(func(t fleet.Term) (bool, error) {
-		held[t] = true
-		return true, nil
-	})
-	for _, w := range writes {
-		if err == nil && !held[w.s.f.term] {
-			err = errNotHeld
-		}
-	}
-	return err
+	return []store.Statement{{
+		Text: text, Args: []any{string(list)},
+		Row: func(row dbutil.Scannable) error {
+			var t fleet.Term
+			err := row.Scan(&t.SessionID, &t.Owner, &t.Epoch)
+			held[t] = true
+			return err
+		},
+		Done: func() error {
+			for _, w := range writes {
+				if !held[w.s.f.term] {
+					return errNotHeld
+				}
+			}
+			return nil
+		},
+	}}, nil
 }
 
 const putManySessions = ` INSERT INTO whatsmeow_sessions (our_jid, their_id, session)
