@@ -20,7 +20,9 @@ import (
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/config"
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/ledger"
 	"github.com/wafleet/wafleet/internal/redis"
+	"github.com/wafleet/wafleet/internal/router"
 	"github.com/wafleet/wafleet/internal/seal"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/wa"
@@ -42,6 +44,7 @@ type process struct {
 	log      *slog.Logger
 	store    *store.Store
 	bus      bus.Bus
+	ledger   ledger.Ledger
 	lookup   *seal.Lookup
 	auth     *auth.Auth // set by addAPI
 	registry *prometheus.Registry
@@ -112,6 +115,9 @@ func (p *program) open(ctx context.Context, cfg *config.Config, o openOptions) (
 		}
 	}
 	if err := pr.openBus(ctx); err != nil {
+		return nil, err
+	}
+	if err := pr.openLedger(); err != nil { //nolint:contextcheck // it lives until Close
 		return nil, err
 	}
 	pr.ready.checks = append(pr.ready.checks,
@@ -237,6 +243,30 @@ func (pr *process) openBus(ctx context.Context) error {
 	}
 	pr.closers = append(pr.closers, func() { _ = pr.bus.Close() })
 	return nil
+}
+
+// openLedger opens the ledger of budgets: in this process's memory where it has the fleet to itself, else in Redis.
+func (pr *process) openLedger() error {
+	o := ledger.Options{
+		Rebuild:   router.Rebuild(pr.store, pr.cfg.HealthPenalty, pr.cfg.HealthReward),
+		HealthMin: pr.cfg.HealthMin, HealthPenalty: pr.cfg.HealthPenalty, HealthReward: pr.cfg.HealthReward,
+	}
+	if pr.cfg.RedisURL == "" || !pr.store.Postgres() {
+		pr.ledger = ledger.NewMemory(o)
+	} else {
+		r, err := ledger.NewRedis(ledger.RedisOptions{Options: o, URL: pr.cfg.RedisURL.Reveal(), Prefix: pr.cfg.RedisPrefix, Log: pr.log})
+		if err != nil {
+			return fmt.Errorf("REDIS_URL: %w", err)
+		}
+		pr.ledger = r
+	}
+	pr.closers = append(pr.closers, pr.ledger.Close)
+	return nil
+}
+
+// router is the one of this process.
+func (pr *process) router() *router.Router {
+	return router.New(router.Options{Store: pr.store, Ledger: pr.ledger, FleetRate: fleet.Rate{PerMinute: pr.cfg.SendRate}})
 }
 
 func (pr *process) add(name string, stage int, run func(ctx context.Context) error) {

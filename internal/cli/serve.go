@@ -13,7 +13,6 @@ import (
 	"github.com/wafleet/wafleet/internal/inbound"
 	"github.com/wafleet/wafleet/internal/outbound"
 	"github.com/wafleet/wafleet/internal/pairing"
-	"github.com/wafleet/wafleet/internal/router"
 	"github.com/wafleet/wafleet/internal/scheduler"
 	"github.com/wafleet/wafleet/internal/wa"
 	"github.com/wafleet/wafleet/internal/wastore"
@@ -94,7 +93,7 @@ func (pr *process) addAPI(ctx context.Context) (*listener, error) {
 	pr.auth = auth.New(auth.Options{Store: pr.store, Bus: pr.bus, Lookup: pr.lookup, Log: pr.log, Registerer: pr.registry})
 	pr.add("auth", stageBack, pr.auth.Run)
 	out := outbound.New(outbound.Options{
-		Store: pr.store, Router: router.New(pr.store), Bus: pr.bus, Log: pr.log, Registerer: pr.registry,
+		Store: pr.store, Router: pr.router(), Ledger: pr.ledger, Bus: pr.bus, Log: pr.log, Registerer: pr.registry,
 	})
 	ln, err := listen(ctx, "LISTEN", pr.cfg.Listen, pr.anyPort, nil, pr.log) // it serves later, and links name its port
 	if err != nil {
@@ -124,8 +123,8 @@ func (pr *process) addAPI(ctx context.Context) (*listener, error) {
 func (pr *process) addWorker(network *wa.Network, alone bool) {
 	w := worker.New(worker.Options{
 		Store: pr.store, Bus: pr.bus, Network: network,
-		Inbound: inbound.New(inbound.Options{Store: pr.store, Bus: pr.bus, Log: pr.log, Registerer: pr.registry}),
-		ID:      pr.cfg.Name(), Owner: pr.owner, Version: pr.versions.Version,
+		Inbound: inbound.New(inbound.Options{Store: pr.store, Bus: pr.bus, Log: pr.log, Registerer: pr.registry}), Ledger: pr.ledger,
+		ID: pr.cfg.Name(), Owner: pr.owner, Version: pr.versions.Version,
 		TTL: pr.cfg.LeaseTTL, Beat: pr.cfg.LeaseBeat, Batch: pr.cfg.RestoreConcurrency, Max: pr.cfg.WorkerMaxSessions, ClaimAll: alone,
 		Log: pr.log, Registerer: pr.registry,
 	})

@@ -66,6 +66,12 @@ func (c *Config) Check() error {
 	if c.WorkerID != "" && normalWorkerID(c.WorkerID) == "" {
 		bad("WORKER_ID", "has no letter or digit: choose a name such as worker-1")
 	}
+	for setting, value := range map[string]int{"HEALTH_MIN": c.HealthMin, "HEALTH_PENALTY": c.HealthPenalty, "HEALTH_REWARD": c.HealthReward} {
+		if value < 1 || value > 100 {
+			bad(setting, "is %d: it must be 1 to 100", value)
+		}
+	}
+	atLeast("SEND_RATE", c.SendRate, 0)
 	atLeast("WORKER_MAX_SESSIONS", c.WorkerMaxSessions, 1)
 	atLeast("RESTORE_CONCURRENCY", c.RestoreConcurrency, 1)
 	if c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour {

@@ -21,6 +21,7 @@ type Config struct {
 	Keys      `embed:""`
 	HTTP      `embed:""`
 	Worker    `embed:""`
+	Routing   `embed:""`
 	Webhooks  `embed:""`
 	Retention `embed:""`
 	Logging   `embed:""`
@@ -59,6 +60,14 @@ type Worker struct {
 	LeaseTTL           time.Duration `setting:"LEASE_TTL" default:"30s" group:"worker" help:"How long a session stays with a worker that is not heard of. A killed worker's sessions move after this."`
 	LeaseBeat          time.Duration `setting:"LEASE_BEAT" default:"10s" group:"worker" help:"How often a worker renews its leases; less than half of LEASE_TTL."`
 	WAWebVersion       string        `setting:"WA_WEB_VERSION" placeholder:"A.B.C" group:"worker" help:"The WhatsApp Web version to log in as, instead of the one this binary was built with. For the day WhatsApp calls it outdated."`
+}
+
+// Routing is what holds for every number of the fleet.
+type Routing struct {
+	HealthMin     int `setting:"HEALTH_MIN" default:"30" group:"routing" help:"A number whose health is below this gets no messages. Health is 100 at most, and 100 again after six hours without a message."`
+	HealthPenalty int `setting:"HEALTH_PENALTY" default:"20" group:"routing" help:"What a number's health loses when WhatsApp refuses a message because of the number."`
+	HealthReward  int `setting:"HEALTH_REWARD" default:"5" group:"routing" help:"What it gains when WhatsApp takes a message."`
+	SendRate      int `setting:"SEND_RATE" default:"0" placeholder:"N" group:"routing" help:"Messages per minute that all organizations together may ask for, on average; 0 is no limit."`
 }
 
 // Webhooks is what endpoints may be.

@@ -15,6 +15,7 @@ var groups = []struct{ key, title string }{
 	{"keys", "Keys"},
 	{"http", "HTTP"},
 	{"worker", "Workers"},
+	{"routing", "Routing"},
 	{"webhooks", "Webhooks"},
 	{"retention", "Retention"},
 	{"logs", "Files and logs"},

@@ -16,6 +16,8 @@ var (
 	ErrInvalid = errors.New("invalid")
 	// ErrUnavailable: a part that is needed (database, bus) doesn't answer now; trying again later may work.
 	ErrUnavailable = errors.New("temporarily unavailable")
+	// ErrLimited: a budget, rate, quota or backlog is used up; after a while there is some of it again.
+	ErrLimited = errors.New("limit reached")
 	// ErrNumberInUse: another live session has this WhatsApp number.
 	ErrNumberInUse = errors.New("number already in use by another session")
 )

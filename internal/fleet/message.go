@@ -139,6 +139,13 @@ type Message struct {
 	ClientRef      string // the caller's own reference, echoed
 	WAID           string
 
+	Reservation string    // what the ledger gave for its frame; "" = none, or given back
+	Generation  int64     // of the ledger that gave it
+	Opened      bool      // it opened the chat with this person on its session
+	Parked      bool      // no session has it now: it waits to be routed
+	Hops        int       // sessions that WhatsApp refused it on because the recipient is a stranger there
+	SendAt      time.Time // when the caller wants it sent; zero = at once
+
 	Status      Status
 	Outcome     Outcome
 	ErrorCode   string // stable code of a refusal: "RECIPIENT_REFUSED", "EXPIRED", …

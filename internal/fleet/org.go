@@ -17,6 +17,15 @@ func (s Strategy) Valid() bool {
 	return s == StrategyWeighted || s == StrategyPriority || s == StrategyRoundRobin
 }
 
+// Rate bounds how fast messages may be asked for. The zero value is no limit.
+type Rate struct {
+	PerMinute int `json:"perMinute"`
+	Burst     int `json:"burst"` // at once; 0 = a minute's worth
+}
+
+// DefaultAffinityTTL is how long a person keeps the number that wrote to them last.
+const DefaultAffinityTTL = 24 * time.Hour
+
 // Organization is the tenant an API key speaks for.
 type Organization struct {
 	ID            OrgID
@@ -24,6 +33,8 @@ type Organization struct {
 	Strategy      Strategy
 	HeadSessionID SessionID // what consumers see as sessionId; "" before the first attach
 	TimeZone      string    // IANA name: a project's month begins there
+	AffinityTTL   time.Duration
+	Rate          Rate
 	CreatedAt     time.Time
 }
 
@@ -45,6 +56,17 @@ type Entitlements struct {
 	MaxBacklog   int64 // messages that wait to be sent
 	RateMinute   int64 // messages accepted in a minute, on average
 	RateBurst    int64 // of these, at once; 0 = a minute's worth
+}
+
+// Month is the calendar month that a time is in, in a time zone by its IANA name, and when it began: "2026-11".
+// A zone that is not known here is taken for UTC.
+func Month(t time.Time, zone string) (month string, from time.Time) {
+	where, err := time.LoadLocation(zone)
+	if err != nil {
+		where = time.UTC
+	}
+	t = t.In(where)
+	return t.Format("2006-01"), time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, where)
 }
 
 // APIKey is what is stored of a key: never the key itself.

@@ -76,6 +76,13 @@ type Session struct {
 	Position int // list order within the organization
 	Desired  Desired
 	Paused   bool // the router skips it; inbound goes on
+	Detached bool // taken out of the organization's list: the router does not know it; inbound goes on
+
+	Budget      Budget    // as configured: negative parts are the default's
+	Rate        Rate      // how fast it may take messages; a cap on bursts, not on volume
+	WarmupAt    time.Time // when its ramp began, the first completed pairing of its number; zero = warmed up
+	ColdUntil   time.Time // WhatsApp lets the number not write to strangers before this
+	CappedUntil time.Time // WhatsApp lets the number open no new chats before this
 
 	Observed
 	ObservedSince time.Time
@@ -124,6 +131,19 @@ func (s Session) OwnerID() string {
 		return s.LeaseOwner[:i]
 	}
 	return s.LeaseOwner
+}
+
+// Age is how long ago the number was first paired; a year if it is not known or did not happen here.
+func (s *Session) Age(now time.Time) time.Duration {
+	if s.WarmupAt.IsZero() {
+		return 365 * 24 * time.Hour
+	}
+	return now.Sub(s.WarmupAt)
+}
+
+// EffectiveBudget is what the session may send at this time.
+func (s *Session) EffectiveBudget(now time.Time) Budget {
+	return s.Budget.Or(DefaultBudget).Effective(s.Age(now))
 }
 
 // Pairing is what a person needs to see to link the session now; zero when none is under way.

@@ -18,6 +18,9 @@ import (
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/httpapi"
+	"github.com/wafleet/wafleet/internal/ledger"
+	"github.com/wafleet/wafleet/internal/outbound"
+	"github.com/wafleet/wafleet/internal/router"
 	"github.com/wafleet/wafleet/internal/seal"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/store/storetest"
@@ -65,6 +68,11 @@ func newFixture(t *testing.T, s *store.Store, edit ...func(*httpapi.Options)) *f
 	log := slog.New(slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	f.auth = auth.New(auth.Options{Store: s, Bus: f.bus, Lookup: seal.NewLookup(lookupKey), Log: log})
 	o := httpapi.Options{Store: s, Auth: f.auth, Bus: f.bus, Log: log, Registerer: f.metrics, AllowPrivateWebhooks: true}
+	l := ledger.NewMemory(ledger.Options{Rebuild: router.Rebuild(s, 20, 5)})
+	t.Cleanup(l.Close)
+	o.Outbound = outbound.New(outbound.Options{
+		Store: s, Router: router.New(router.Options{Store: s, Ledger: l, Keep: -1}), Ledger: l, Bus: o.Bus, Log: o.Log, Registerer: o.Registerer,
+	})
 	for _, e := range edit {
 		e(&o)
 	}

@@ -156,7 +156,7 @@ func TestAnOperatorSetsUpAnOrganization(t *testing.T) {
 		if _, leaks := one["id"]; leaks {
 			t.Errorf("the session's internal id is in %v", one)
 		}
-		detail := f.must("admin", "PATCH", "/api/admin/organizations/acme", `{"op":"order","sessions":["acme-hotline","acme-01"]}`)
+		detail := f.must("admin", "PATCH", "/api/admin/organizations/acme", `{"op":"reorder","sessions":["acme-hotline","acme-01"]}`)
 		if diff := cmp.Diff([]any{"acme-hotline", "acme-01"}, detail["sessions"]); diff != "" || detail["headSessionId"] != "acme-01" {
 			t.Errorf("organization after ordering = %v", detail)
 		}

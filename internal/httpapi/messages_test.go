@@ -16,9 +16,6 @@ import (
 
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/fleet"
-	"github.com/wafleet/wafleet/internal/httpapi"
-	"github.com/wafleet/wafleet/internal/outbound"
-	"github.com/wafleet/wafleet/internal/router"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/store/storetest"
 	"github.com/wafleet/wafleet/internal/testkit"
@@ -33,9 +30,7 @@ type sender struct {
 func newSender(t *testing.T, s *store.Store) *sender {
 	t.Helper()
 	f := &sender{terms: map[fleet.OrgID]fleet.Term{}}
-	f.fixture = newFixture(t, s, func(o *httpapi.Options) {
-		o.Outbound = outbound.New(outbound.Options{Store: s, Router: router.New(s), Bus: o.Bus, Log: o.Log, Registerer: o.Registerer})
-	})
+	f.fixture = newFixture(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = f.api.Run(ctx) })

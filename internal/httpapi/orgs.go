@@ -21,6 +21,7 @@ type Organization struct {
 	Label     string         `json:"label" example:"Example Ltd"`
 	Strategy  fleet.Strategy `json:"strategy" enum:"weighted,priority,round-robin" doc:"How the router orders the sessions that may send."`
 	TimeZone  string         `json:"timeZone" doc:"Its months, for quotas, begin there." example:"America/Sao_Paulo"`
+	Affinity  int            `json:"affinityTtlSeconds" doc:"How long a person keeps the number that wrote to them last." example:"86400"`
 	CreatedAt *time.Time     `json:"createdAt"`
 }
 
@@ -32,7 +33,9 @@ type OrganizationDetail struct {
 }
 
 func organizationView(o fleet.Organization) Organization {
-	return Organization{OrgID: o.ID, Label: o.Label, Strategy: o.Strategy, TimeZone: o.TimeZone, CreatedAt: when(o.CreatedAt)}
+	return Organization{
+		OrgID: o.ID, Label: o.Label, Strategy: o.Strategy, TimeZone: o.TimeZone, Affinity: int(o.AffinityTTL / time.Second), CreatedAt: when(o.CreatedAt),
+	}
 }
 
 // OrgPath names an organization in a path.
@@ -98,39 +101,26 @@ func registerOrganizations(api huma.API, d *deps) {
 	huma.Register(api, huma.Operation{
 		OperationID: "update-organization", Method: http.MethodPatch, Path: "/api/admin/organizations/{orgId}", Tags: tags,
 		Summary: "Change an organization", Security: adminSecurity,
-		Description: "Changes the label or the strategy, or with op \"order\" the list order of its sessions. It counts from the next send on.",
+		Description: "Changes the label, the strategy, how long a person keeps their number, or its list of sessions: op \"add\" puts one of its sessions back at the end, " +
+			"\"remove\" takes one out (it receives as before and never sends), \"reorder\" sets the order. It counts on the next send.",
 	}, func(ctx context.Context, in *struct {
 		OrgPath
-		Body struct {
-			Label    *string             `json:"label,omitempty"`
-			Strategy *fleet.Strategy     `json:"strategy,omitempty" enum:"weighted,priority,round-robin"`
-			TimeZone *string             `json:"timeZone,omitempty" maxLength:"64"`
-			Op       string              `json:"op,omitempty" enum:"order"`
-			Sessions []fleet.SessionSlug `json:"sessions,omitempty" doc:"With op \"order\": every session of the organization, once each." maxItems:"10000"`
-		}
+		Body organizationChange
 	},
 	) (*reply[OrganizationDetail], error) {
-		b := in.Body
-		change := store.OrgChange{Label: b.Label, Strategy: b.Strategy, TimeZone: b.TimeZone}
-		if b.Op == "order" {
-			change.Order = append([]fleet.SessionSlug{}, b.Sessions...)
-		} else if b.Sessions != nil {
-			return nil, invalid("VALIDATION", "sessions", "belongs to op \"order\"")
+		change, err := in.Body.change()
+		if err != nil {
+			return nil, err
 		}
-		if change.Label == nil && change.Strategy == nil && change.TimeZone == nil && change.Order == nil {
-			return nil, errNothingToChange
+		var removed []fleet.SessionSlug
+		if change.Remove != "" {
+			removed = append(removed, change.Remove)
 		}
-		if b.Label != nil {
-			if err := checkLabel(*b.Label); err != nil {
-				return nil, err
-			}
-		}
-		if b.TimeZone != nil {
-			if err := checkTimeZone(*b.TimeZone); err != nil {
-				return nil, err
-			}
-		}
-		o, err := d.store.UpdateOrganization(ctx, in.OrgID, change)
+		var o fleet.Organization
+		err = d.outbound.Changing(ctx, in.OrgID, func() error {
+			o, err = d.store.UpdateOrganization(ctx, in.OrgID, change)
+			return err
+		}, removed...)
 		if err != nil {
 			return nil, err
 		}
@@ -158,6 +148,56 @@ func checkTimeZone(name string) error {
 	return nil
 }
 
+// organizationChange is the body of a change; what is missing stays as it is.
+type organizationChange struct {
+	Label              *string             `json:"label,omitempty"`
+	Strategy           *fleet.Strategy     `json:"strategy,omitempty" enum:"weighted,priority,round-robin"`
+	TimeZone           *string             `json:"timeZone,omitempty" maxLength:"64"`
+	AffinityTTLSeconds *int                `json:"affinityTtlSeconds,omitempty" minimum:"60" maximum:"31536000" doc:"How long a person keeps the number that wrote to them last; 86,400 at first." example:"86400"`
+	Op                 string              `json:"op,omitempty" enum:"add,remove,reorder"`
+	SessionID          fleet.SessionSlug   `json:"sessionId,omitempty" doc:"With op \"add\" and \"remove\"." example:"org-a-04"`
+	Sessions           []fleet.SessionSlug `json:"sessions,omitempty" doc:"With op \"reorder\": every session of the list, once each." maxItems:"10000"`
+}
+
+func (b *organizationChange) change() (store.OrgChange, error) {
+	c := store.OrgChange{Label: b.Label, Strategy: b.Strategy, TimeZone: b.TimeZone}
+	if b.AffinityTTLSeconds != nil {
+		ttl := time.Duration(*b.AffinityTTLSeconds) * time.Second
+		c.AffinityTTL = &ttl
+	}
+	if b.Label != nil {
+		if err := checkLabel(*b.Label); err != nil {
+			return c, err
+		}
+	}
+	if b.TimeZone != nil {
+		if err := checkTimeZone(*b.TimeZone); err != nil {
+			return c, err
+		}
+	}
+	switch {
+	case b.Sessions != nil && b.Op != "reorder":
+		return c, invalid("VALIDATION", "sessions", "belongs to op \"reorder\"")
+	case b.SessionID != "" && b.Op != "add" && b.Op != "remove":
+		return c, invalid("VALIDATION", "sessionId", "belongs to op \"add\" or \"remove\"")
+	case (b.Op == "add" || b.Op == "remove") && !fleet.ValidSlug(string(b.SessionID)):
+		return c, invalid("VALIDATION", "sessionId", "must name a session")
+	}
+	switch b.Op {
+	case "add":
+		c.Add = b.SessionID
+	case "remove":
+		c.Remove = b.SessionID
+	case "reorder":
+		c.Order = append([]fleet.SessionSlug{}, b.Sessions...)
+	default:
+		if b.Label == nil && b.Strategy == nil && b.TimeZone == nil && c.AffinityTTL == nil {
+			return c, errNothingToChange
+		}
+	}
+	return c, nil
+}
+
 var errNothingToChange = invalid("VALIDATION", "body", "names nothing to change")
 
 func (d *deps) organizationDetail(ctx context.Context, o fleet.Organization) (*reply[OrganizationDetail], error) {
@@ -165,9 +205,11 @@ func (d *deps) organizationDetail(ctx context.Context, o fleet.Organization) (*r
 	if err != nil {
 		return nil, err
 	}
-	out := OrganizationDetail{Organization: organizationView(o), Sessions: make([]fleet.SessionSlug, len(sessions))}
-	for i, s := range sessions {
-		out.Sessions[i] = s.Slug
+	out := OrganizationDetail{Organization: organizationView(o), Sessions: []fleet.SessionSlug{}}
+	for _, s := range sessions {
+		if !s.Detached {
+			out.Sessions = append(out.Sessions, s.Slug)
+		}
 		if s.ID == o.HeadSessionID {
 			out.HeadID = s.Slug
 		}
@@ -203,6 +245,9 @@ func registerOwnOrganization(api huma.API, d *deps) {
 		for _, s := range sessions {
 			if s.ID == o.HeadSessionID {
 				out.SessionID = s.Slug
+			}
+			if s.Detached {
+				continue
 			}
 			out.Sessions.Total++
 			if sessionView(s).Connected && !s.Paused {

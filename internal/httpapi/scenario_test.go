@@ -122,9 +122,9 @@ func TestValuesThatMakeNoSenseAreRefused(t *testing.T) {
 	add("nothing to change", "admin", "PATCH", "/api/admin/organizations/org-a", `{}`, 422, "VALIDATION")
 	add("an unknown op", "admin", "PATCH", "/api/admin/organizations/org-a", `{"op":"drop"}`, 422, "VALIDATION")
 	add("an order without op", "admin", "PATCH", "/api/admin/organizations/org-a", `{"sessions":["org-a-01"]}`, 422, "VALIDATION")
-	add("an incomplete order", "admin", "PATCH", "/api/admin/organizations/org-a", `{"op":"order"}`, 422, "ORDER_INCOMPLETE")
-	add("an order with a foreign session", "admin", "PATCH", "/api/admin/organizations/org-a", `{"op":"order","sessions":["org-b-01"]}`, 422, "ORDER_INCOMPLETE")
-	add("a good label with a bad order", "admin", "PATCH", "/api/admin/organizations/org-a", `{"label":"x","op":"order","sessions":[]}`, 422, "ORDER_INCOMPLETE")
+	add("an incomplete order", "admin", "PATCH", "/api/admin/organizations/org-a", `{"op":"reorder"}`, 422, "ORDER_INCOMPLETE")
+	add("an order with a foreign session", "admin", "PATCH", "/api/admin/organizations/org-a", `{"op":"reorder","sessions":["org-b-01"]}`, 422, "ORDER_INCOMPLETE")
+	add("a good label with a bad order", "admin", "PATCH", "/api/admin/organizations/org-a", `{"label":"x","op":"reorder","sessions":[]}`, 422, "ORDER_INCOMPLETE")
 
 	add("a session of nobody", "admin", "POST", "/api/admin/sessions", `{"orgId":"org-z"}`, 404, "NOT_FOUND")
 	add("a session of a blank organization", "admin", "POST", "/api/admin/sessions", `{"orgId":""}`, 404, "NOT_FOUND")

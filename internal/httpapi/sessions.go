@@ -36,6 +36,13 @@ type Session struct {
 	RetryAt   *time.Time     `json:"retryAt,omitempty" doc:"When the next connect is due."`
 	Until     *time.Time     `json:"until,omitempty" doc:"End of a temporary ban."`
 
+	Attached       bool         `json:"attached" doc:"It is in its organization's list; one that was removed receives and never sends."`
+	Budget         Budget       `json:"budget" doc:"What it may send when warmed up."`
+	NewChatsPerDay int          `json:"newChatsPerDay" doc:"First messages to people who never wrote to it."`
+	Now            BudgetNow    `json:"budgetNow" doc:"The same at its age: a new number begins with a tenth and has all of it after 14 days."`
+	WarmupAt       *time.Time   `json:"warmupStartedAt,omitempty" doc:"When its number was first paired; missing: warmed up."`
+	Restricted     *Restriction `json:"restricted,omitempty" doc:"What WhatsApp does not let it do now."`
+
 	Phone    string     `json:"phone,omitempty" example:"+5511900000001"`
 	PushName string     `json:"pushName,omitempty"`
 	Paired   bool       `json:"paired" doc:"It has a login that may be used."`
@@ -50,6 +57,45 @@ type Session struct {
 	CreatedAt  time.Time `json:"createdAt"`
 }
 
+// Budget is what one number may send.
+type Budget struct {
+	PerMinute int `json:"perMinute" doc:"In any 60 seconds." example:"20"`
+	PerHour   int `json:"perHour" doc:"In any hour." example:"200"`
+	PerDay    int `json:"perDay" doc:"In any 24 hours." example:"1000"`
+}
+
+// BudgetNow is what one number may send at its age.
+type BudgetNow struct {
+	Budget
+	NewChatsPerDay int `json:"newChatsPerDay" example:"50"`
+}
+
+// BudgetChange sets a budget. What is missing is the default.
+type BudgetChange struct {
+	PerMinute *int `json:"perMinute,omitempty" minimum:"0" maximum:"10000000" example:"20"`
+	PerHour   *int `json:"perHour,omitempty" minimum:"0" maximum:"10000000" example:"200"`
+	PerDay    *int `json:"perDay,omitempty" minimum:"0" maximum:"10000000" example:"1000"`
+}
+
+func (b *BudgetChange) budget() *fleet.Budget {
+	if b == nil {
+		return nil
+	}
+	part := func(p *int) int {
+		if p == nil {
+			return -1
+		}
+		return *p
+	}
+	return &fleet.Budget{PerMinute: part(b.PerMinute), PerHour: part(b.PerHour), PerDay: part(b.PerDay)}
+}
+
+// Restriction is what WhatsApp holds against a number. It concerns people who did not write to it lately.
+type Restriction struct {
+	StrangersUntil *time.Time `json:"strangersUntil,omitempty" doc:"It does not write to them before."`
+	NewChatsUntil  *time.Time `json:"newChatsUntil,omitempty" doc:"It opens no new chats before."`
+}
+
 // Pairing is what a person needs to link the phone.
 type Pairing struct {
 	Method    string     `json:"method" enum:"qr,code"`
@@ -57,6 +103,14 @@ type Pairing struct {
 	Code      string     `json:"code,omitempty" doc:"The eight characters to type on the phone." example:"ABCD-EFGH"`
 	ExpiresAt *time.Time `json:"expiresAt,omitempty" doc:"When this code ends; a QR is replaced by a fresh one then."`
 	EndsAt    *time.Time `json:"endsAt,omitempty" doc:"When the whole attempt ends."`
+}
+
+// future is a time that has not come yet, else nil.
+func future(t, now time.Time) *time.Time {
+	if !t.After(now) {
+		return nil
+	}
+	return when(t)
 }
 
 func sessionView(s fleet.Session) Session {
@@ -67,6 +121,14 @@ func sessionView(s fleet.Session) Session {
 		RetryAt: when(s.RetryAt), Until: when(s.Until),
 		PushName: s.PushName, Paired: s.CanLogin(), PairedAt: when(s.PairedAt), InviteID: s.InviteID,
 		Epoch: s.LeaseEpoch, Generation: s.Generation, CreatedAt: *when(s.CreatedAt),
+		Attached: !s.Detached, WarmupAt: when(s.WarmupAt),
+	}
+	now := time.Now()
+	budget, share := s.Budget.Or(fleet.DefaultBudget), s.EffectiveBudget(now)
+	v.Budget, v.NewChatsPerDay = Budget{budget.PerMinute, budget.PerHour, budget.PerDay}, budget.NewChatsPerDay
+	v.Now = BudgetNow{Budget{share.PerMinute, share.PerHour, share.PerDay}, share.NewChatsPerDay}
+	if r := (Restriction{future(s.ColdUntil, now), future(s.CappedUntil, now)}); r != (Restriction{}) {
+		v.Restricted = &r
 	}
 	v.Connected = v.State == string(fleet.ObservedConnected)
 	if s.Phone != "" {
@@ -164,18 +226,22 @@ func registerSessions(api huma.API, d *deps) {
 	huma.Register(api, huma.Operation{
 		OperationID: "update-session", Method: http.MethodPatch, Path: "/api/admin/sessions/{sessionId}", Tags: tags,
 		Summary: "Change a session", Security: adminSecurity,
-		Description: "paused takes it out of rotation without disconnecting it; desired stops or starts it, over every restart and failover.",
+		Description: "paused takes it out of rotation without disconnecting it; desired stops or starts it, over every restart and failover. " +
+			"budget and newChatsPerDay are what it may send when warmed up; parts of a budget that are missing go back to the default. All of it counts on the next send.",
 	}, func(ctx context.Context, in *struct {
 		SessionPath
 		Body struct {
 			Label   *string        `json:"label,omitempty"`
 			Paused  *bool          `json:"paused,omitempty"`
 			Desired *fleet.Desired `json:"desired,omitempty" enum:"running,stopped"`
+
+			Budget         *BudgetChange `json:"budget,omitempty"`
+			NewChatsPerDay *int          `json:"newChatsPerDay,omitempty" minimum:"-1" maximum:"10000000" doc:"-1: the default."`
 		}
 	},
 	) (*reply[Session], error) {
 		b := in.Body
-		if b.Label == nil && b.Paused == nil && b.Desired == nil {
+		if b.Label == nil && b.Paused == nil && b.Desired == nil && b.Budget == nil && b.NewChatsPerDay == nil {
 			return nil, errNothingToChange
 		}
 		if b.Label != nil {
@@ -183,7 +249,9 @@ func registerSessions(api huma.API, d *deps) {
 				return nil, err
 			}
 		}
-		return d.changeSession(ctx, in.SessionID, store.SessionChange{Label: b.Label, Paused: b.Paused, Desired: b.Desired})
+		return d.changeSession(ctx, in.SessionID, store.SessionChange{
+			Label: b.Label, Paused: b.Paused, Desired: b.Desired, Budget: b.Budget.budget(), NewChatsPerDay: b.NewChatsPerDay,
+		})
 	})
 
 	for _, v := range []struct {
@@ -206,7 +274,13 @@ func registerSessions(api huma.API, d *deps) {
 		Summary: "Delete a session", DefaultStatus: http.StatusNoContent, Security: adminSecurity,
 		Description: "Ends it for good and frees its number. Its id is not used again. The device stays in the phone's list until it is removed there or logged out before.",
 	}, func(ctx context.Context, in *SessionPath) (*struct{}, error) {
-		s, err := d.store.DeleteSession(ctx, in.SessionID)
+		s, err := d.store.SessionBySlug(ctx, in.SessionID)
+		if err == nil {
+			err = d.outbound.Changing(ctx, s.OrgID, func() error {
+				s, err = d.store.DeleteSession(ctx, in.SessionID)
+				return err
+			}, in.SessionID)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -216,7 +290,13 @@ func registerSessions(api huma.API, d *deps) {
 }
 
 func (d *deps) changeSession(ctx context.Context, slug fleet.SessionSlug, c store.SessionChange) (*reply[Session], error) {
-	s, err := d.store.UpdateSession(ctx, slug, c)
+	s, err := d.store.SessionBySlug(ctx, slug)
+	if err == nil {
+		err = d.outbound.Changing(ctx, s.OrgID, func() error {
+			s, err = d.store.UpdateSession(ctx, slug, c)
+			return err
+		})
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ type metrics struct{ requests *prometheus.CounterVec }
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "wafleet_outbound_requests_total",
-		Help: "Requests to send a message by what became of them: accepted, replayed, invalid, conflict, unavailable or failed.",
+		Help: "Requests to send a message by what became of them: accepted, replayed, invalid, conflict, limited, unavailable or failed.",
 	}, []string{"result"})}
 	if r != nil {
 		r.MustRegister(m.requests)
@@ -32,6 +32,8 @@ func (m *metrics) accept(a Accepted, err error) {
 		result = "invalid"
 	case errors.Is(err, fleet.ErrConflict):
 		result = "conflict"
+	case errors.Is(err, fleet.ErrLimited):
+		result = "limited"
 	case errors.Is(err, fleet.ErrUnavailable):
 		result = "unavailable"
 	}

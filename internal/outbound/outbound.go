@@ -11,6 +11,7 @@ import (
 
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/ledger"
 	"github.com/wafleet/wafleet/internal/plant"
 	"github.com/wafleet/wafleet/internal/router"
 	"github.com/wafleet/wafleet/internal/store"
@@ -25,6 +26,7 @@ const (
 type Options struct {
 	Store      *store.Store
 	Router     *router.Router
+	Ledger     ledger.Ledger
 	Bus        bus.Bus
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil = no metrics
@@ -34,6 +36,7 @@ type Options struct {
 type Outbound struct {
 	store   *store.Store
 	router  *router.Router
+	ledger  ledger.Ledger
 	bus     bus.Bus
 	log     *slog.Logger
 	metrics *metrics
@@ -44,7 +47,7 @@ type Outbound struct {
 
 // New returns an Outbound. It starts nothing.
 func New(o Options) *Outbound {
-	return &Outbound{store: o.Store, router: o.Router, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Registerer)}
+	return &Outbound{store: o.Store, router: o.Router, ledger: o.Ledger, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Registerer)}
 }
 
 // Accepted is the answer to a request.
@@ -59,7 +62,7 @@ type Accepted struct {
 }
 
 // Accept validates, routes and stores a message. When it returns one, it is committed and will be
-// sent. Errors: *fleet.InvalidError for bad input; *fleet.CodedError (NO_SESSIONS, NONE_ELIGIBLE,
+// sent. Errors: *fleet.InvalidError for bad input; *fleet.CodedError (those of router.Route,
 // IDEMPOTENCY_IN_PROGRESS, IDEMPOTENCY_MISMATCH); fleet.ErrUnavailable if the database is away.
 //
 // The client hanging up (ctx) ends only the wait for another request with the same key, never work
@@ -85,17 +88,10 @@ func (o *Outbound) accept(ctx context.Context, r Request, key *heldKey) (Accepte
 	if err != nil {
 		return Accepted{}, err
 	}
-	choice, err := o.router.Route(ctx, r.Org, to)
-	if err != nil {
-		return Accepted{}, err
-	}
-	if err := o.at("routed"); err != nil {
-		return Accepted{}, err
-	}
 	a := &store.Acceptance{
 		Message: fleet.Message{
-			OrgID: r.Org, ProjectID: r.Project, SessionID: choice.Session.ID,
-			ContactKey: to.ContactKey, To: r.To, ToJID: to.JID, Kind: KindText, Text: r.Text, ClientRef: r.ClientRef,
+			OrgID: r.Org, ProjectID: r.Project, ContactKey: to.ContactKey, To: r.To, ToJID: to.JID, Kind: KindText, Text: r.Text, ClientRef: r.ClientRef,
+			SendAt: r.SendAt, DueAt: r.SendAt, Parked: !r.SendAt.IsZero(),
 		},
 		TTL: r.ttl(),
 		Answer: func(m *fleet.Message) ([]byte, error) {
@@ -108,7 +104,8 @@ func (o *Outbound) accept(ctx context.Context, r Request, key *heldKey) (Accepte
 	if key != nil {
 		a.Key, a.Holder = key.claim.Key, key.claim.Holder
 	}
-	if err := o.store.Accept(ctx, a); err != nil {
+	choice, err := o.reserveAndStore(ctx, a)
+	if err != nil {
 		return Accepted{}, err
 	}
 	m := a.Message
@@ -135,10 +132,33 @@ func (o *Outbound) Cancel(ctx context.Context, org fleet.OrgID, id fleet.Message
 	case err != nil:
 		return m, err
 	}
+	o.giveBack(ctx, id)
 	o.nudge(ctx, bus.TopicWebhooks, string(org))
 	o.nudge(ctx, bus.TopicMessage, string(id))
 	o.nudge(ctx, bus.TopicSend, string(m.SessionID)) // a message that waited for this one may go
 	return m, nil
+}
+
+// Changing makes a change of an organization's configuration that counts on the next send of every process: change
+// is called between two marks that make what was read before stale. removed are sessions that nobody is to hear from
+// any more. If the ledger can't be told, the change counts within two seconds.
+func (o *Outbound) Changing(ctx context.Context, org fleet.OrgID, change func() error, removed ...fleet.SessionSlug) error {
+	mark := func() {
+		if _, err := o.ledger.Bump(ctx, org); err != nil {
+			o.log.WarnContext(ctx, "a change of an organization counts two seconds late", slog.String("org_id", string(org)), slog.Any("err", err))
+		}
+	}
+	mark()
+	if err := change(); err != nil {
+		return err
+	}
+	mark()
+	for _, slug := range removed {
+		if err := o.ledger.Unpin(ctx, org, slug); err != nil {
+			o.log.WarnContext(ctx, "pins to a removed session are left until they end", slog.String("session_slug", string(slug)), slog.Any("err", err))
+		}
+	}
+	return nil
 }
 
 // nudge says "look now". Everybody also polls, so a lost one costs a second.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/ledger"
 	"github.com/wafleet/wafleet/internal/router"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/store/storetest"
@@ -56,7 +57,9 @@ func open(t *testing.T, s *store.Store) (*Outbound, *bus.Local) {
 	t.Helper()
 	b := bus.NewLocal()
 	t.Cleanup(func() { _ = b.Close() })
-	return New(Options{Store: s, Router: router.New(s), Bus: b, Log: testkit.Logger(t)}), b
+	l := ledger.NewMemory(ledger.Options{Rebuild: router.Rebuild(s, 20, 5)})
+	t.Cleanup(l.Close)
+	return New(Options{Store: s, Router: router.New(router.Options{Store: s, Ledger: l, Keep: -1}), Ledger: l, Bus: b, Log: testkit.Logger(t)}), b
 }
 
 func (w *world) connect(state fleet.Observed) {

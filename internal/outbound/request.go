@@ -19,6 +19,7 @@ const (
 	MaxTTL       = 86_400 // seconds
 	MaxClientRef = 128    // Unicode code points
 	MaxKey       = 255    // bytes
+	MaxAhead     = 366 * 24 * time.Hour
 )
 
 // Request asks to send one message.
@@ -31,8 +32,9 @@ type Request struct {
 	To         string
 	Kind       string // KindText, or "" for it
 	Text       string
-	TTLSeconds *int   // 1 to MaxTTL; nil = fleet.DefaultTTL
-	ClientRef  string // the caller's own reference, echoed
+	TTLSeconds *int      // 1 to MaxTTL; nil = fleet.DefaultTTL
+	ClientRef  string    // the caller's own reference, echoed
+	SendAt     time.Time // zero = now; at most MaxAhead ahead; its time to live counts from here
 }
 
 // ttl is only meaningful for a valid request.
@@ -66,6 +68,12 @@ func (r *Request) validate() (fleet.Recipient, error) {
 	if !clean(r.ClientRef) || utf8.RuneCountInString(r.ClientRef) > MaxClientRef {
 		return bad("CLIENT_REF_INVALID", "clientRef", "must be UTF-8 without NUL and have at most %d characters", MaxClientRef)
 	}
+	if ahead := time.Until(r.SendAt); !r.SendAt.IsZero() && ahead > MaxAhead {
+		return bad("SEND_AT_INVALID", "sendAt", "must be at most a year ahead")
+	}
+	if !r.SendAt.IsZero() && !r.SendAt.After(time.Now()) {
+		r.SendAt = time.Time{} // a time that has passed means now
+	}
 	return fleet.ParseRecipient(r.To)
 }
 
@@ -79,7 +87,11 @@ func (r *Request) hash() []byte {
 	if kind == "" {
 		kind = KindText
 	}
-	for _, field := range []string{string(r.Project), r.To, kind, r.Text, fmt.Sprint(r.ttl()), r.ClientRef} {
+	sendAt := ""
+	if !r.SendAt.IsZero() {
+		sendAt = r.SendAt.UTC().Format(time.RFC3339Nano)
+	}
+	for _, field := range []string{string(r.Project), r.To, kind, r.Text, fmt.Sprint(r.ttl()), r.ClientRef, sendAt} {
 		_ = binary.Write(h, binary.BigEndian, uint64(len(field))) // a hash takes everything
 		_, _ = h.Write([]byte(field))
 	}

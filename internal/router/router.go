@@ -1,152 +1,193 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"strings"
+	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/ledger"
 	"github.com/wafleet/wafleet/internal/store"
 )
 
-// Reason says why a session was passed over.
-type Reason string
+// Options of New.
+type Options struct {
+	Store  *store.Store
+	Ledger ledger.Ledger
+	// FleetRate bounds how fast all organizations together may ask for messages.
+	FleetRate fleet.Rate
+	// Keep is how long rows are used again; 0 = two seconds, negative = never.
+	Keep time.Duration
+}
 
-// Reasons, from a closed set: they are told to consumers and may become metric labels.
+// Router picks sessions. Its methods are safe for use by several goroutines.
+type Router struct {
+	store  *store.Store
+	ledger ledger.Ledger
+	fleet  ledger.Rate
+	keep   time.Duration
+
+	mu        sync.Mutex // never held while anything waits
+	snapshots map[fleet.OrgID]*snapshot
+}
+
 const (
-	ReasonStopped      Reason = "stopped"         // the operator wants it stopped
-	ReasonPaused       Reason = "paused"          // the operator holds it back; inbound goes on
-	ReasonUnpaired     Reason = "unpaired"        // it has no WhatsApp number yet, or no login any more
-	ReasonUnowned      Reason = "unowned"         // no worker holds it: none runs, or the last one's heartbeat stopped
-	ReasonDisconnected Reason = "not_connected"   // its owner is not logged in at WhatsApp now
-	ReasonOutdated     Reason = "client_outdated" // WhatsApp refuses this version of the client
+	defaultKeep = 2 * time.Second
+	// settleSlack is how much longer than its message's life a reservation is held: the last claim's send.
+	settleSlack = 2 * time.Minute
+	staleTries  = 4
 )
 
-// When to try again if no session can send.
-const (
-	noneRetry     = 5 * time.Second // about a reconnect
-	outdatedRetry = time.Minute     // an outdated client is tried again every few minutes, or replaced by a person
-)
+// New returns a router over the sessions of this database.
+func New(o Options) *Router {
+	r := &Router{store: o.Store, ledger: o.Ledger, fleet: rate(o.FleetRate), keep: o.Keep, snapshots: map[fleet.OrgID]*snapshot{}}
+	if r.keep == 0 {
+		r.keep = defaultKeep
+	}
+	return r
+}
 
-// Skip is a session that was passed over.
-type Skip struct {
-	Session fleet.SessionID
-	Slug    fleet.SessionSlug
-	Reason  Reason
+// Send is a message that wants a session.
+type Send struct {
+	Org     fleet.OrgID
+	Project fleet.ProjectID
+	Key     string        // match key of the recipient
+	Wait    time.Duration // how long the message may wait for its frame
+
+	// Avoid are sessions that must not be chosen: WhatsApp refused the message there.
+	Avoid fleet.SessionID
+	// Only is the one session that may be chosen; "" = any.
+	Only fleet.SessionID
+	// Held is what the message holds already, on another session or of limits alone. It passes on to the new reservation.
+	Held ledger.Reservation
 }
 
 // Choice is the router's answer.
 type Choice struct {
-	Session fleet.Session     // zero with an error
-	Head    fleet.SessionSlug // of the organization: what its consumers see, whichever session sends
-	Skipped []Skip            // those before the chosen one in list order, or all
+	Session     fleet.Session      // zero with an error
+	Head        fleet.SessionSlug  // of the organization: what its consumers see, whichever session sends
+	Reservation ledger.Reservation // zero with an error
+	Pinned      bool               // the person has been hearing from this number
+	NewChat     bool               // it opens the chat
+	ChatStale   bool               // the chat should be touched when the message is stored
+	Skipped     []Skip             // in list order
 }
 
-// Router picks sessions. Its methods are safe for use by several goroutines.
-type Router struct{ store *store.Store }
-
-// New returns a router over the sessions of this database.
-func New(s *store.Store) *Router { return &Router{store: s} }
-
-// Route picks the session of the organization that sends to this recipient. Without one it returns a
-// *fleet.CodedError, NO_SESSIONS (the organization has none), CLIENT_OUTDATED (those that should send
-// can't, because WhatsApp refuses this version) or NONE_ELIGIBLE (none can send now for other reasons),
-// and a Choice that says why each was skipped.
-func (r *Router) Route(ctx context.Context, org fleet.OrgID, _ fleet.Recipient) (Choice, error) {
-	senders, err := r.store.Senders(ctx, org)
-	if err != nil {
-		return Choice{}, fmt.Errorf("route for %s: %w", org, err)
-	}
-	c, err := choose(senders.Sessions)
-	c.Head = senders.Head
-	return c, err
-}
-
-func choose(sessions []fleet.Session) (Choice, error) {
-	var c Choice
-	for i := range sessions {
-		s := &sessions[i]
-		if s.Desired == fleet.DesiredDeleted {
-			continue // as good as not there
-		}
-		ok, reason := eligible(s)
-		if ok {
-			c.Session = *s
-			return c, nil
-		}
-		c.Skipped = append(c.Skipped, Skip{s.ID, s.Slug, reason})
-	}
-	if len(c.Skipped) == 0 {
-		return c, &fleet.CodedError{
-			Code: "NO_SESSIONS", Detail: "the organization has no session: create one and pair it", Err: fleet.ErrConflict,
-		}
-	}
-	if outdated(c.Skipped) {
-		return c, &fleet.CodedError{
-			Code: "CLIENT_OUTDATED", Detail: "WhatsApp refuses this version of the gateway; its operator has to upgrade it or set WA_WEB_VERSION",
-			RetryAfter: outdatedRetry, Err: fleet.ErrUnavailable,
-		}
-	}
-	return c, &fleet.CodedError{
-		Code: "NONE_ELIGIBLE", Detail: "no session can send now: " + tally(c.Skipped), RetryAfter: noneRetry, Err: fleet.ErrUnavailable,
-	}
-}
-
-// eligible reports whether a session may send now, and if not, the first reason.
+// Route picks the session that sends and reserves what the message needs of it and of its project's
+// limits. Without one nothing is taken, and it returns a *fleet.CodedError
 //
-// Whether the socket is alive is in the row already, and needs no clock here: its owner ends a socket
-// that stays silent and writes so, and an owner that can't write loses its lease (LeaseLive, by the
-// database's clock). So an idle fleet need not write down every pong.
-func eligible(s *fleet.Session) (bool, Reason) {
-	switch {
-	case s.Desired != fleet.DesiredRunning:
-		return false, ReasonStopped
-	case s.Paused:
-		return false, ReasonPaused
-	case s.Phone == "" || !s.CanLogin():
-		return false, ReasonUnpaired
-	case !s.LeaseLive:
-		return false, ReasonUnowned
-	// This is about our version and not about the socket, so it may be an earlier owner's word.
-	case s.Observed == fleet.ObservedClientOutdated:
-		return false, ReasonOutdated
-	// What an earlier owner saw says nothing about this one's socket.
-	case s.Observed != fleet.ObservedConnected || s.Epoch != s.LeaseEpoch:
-		return false, ReasonDisconnected
-	default:
-		return true, ""
+//	NO_SESSIONS        the organization has none
+//	NONE_ELIGIBLE      none can send now, whatever its budget
+//	CLIENT_OUTDATED    the same, because WhatsApp refuses this version
+//	RATE_LIMITED       every number that could is exhausted; RetryAfter is when the first one is not
+//	API_RATE_LIMITED, QUOTA_EXCEEDED, BACKLOG_FULL   the project's limits
+//	LEDGER_COLD        what was sent has to be read again first
+//
+// and a Choice that says why each session was skipped.
+func (r *Router) Route(ctx context.Context, send Send) (Choice, error) {
+	chats, err := r.store.Chats(ctx, send.Key)
+	if err != nil {
+		return Choice{}, fmt.Errorf("route for %s: %w", send.Org, err)
+	}
+	again := false
+	for range staleTries {
+		snap, fresh, err := r.snapshot(ctx, send.Org, again)
+		if err != nil {
+			return Choice{}, fmt.Errorf("route for %s: %w", send.Org, err)
+		}
+		now := time.Now()
+		f := snap.field(now, send, chats)
+		if len(f.candidates) == 0 {
+			if !fresh { // look again before saying no
+				again = true
+				continue
+			}
+			return f.choice(snap), f.refusal(now)
+		}
+		answer, err := r.ledger.Reserve(ctx, r.request(snap, send, f))
+		if err != nil {
+			return f.choice(snap), fmt.Errorf("route for %s: %w", send.Org, err)
+		}
+		c := f.choice(snap)
+		switch answer.Verdict {
+		case ledger.Taken:
+			won := f.candidates[answer.Winner]
+			c.Session, c.Reservation, c.Pinned = *won.session, answer.Reservation, answer.Pinned
+			c.NewChat, c.ChatStale = won.newChat, won.chatStale
+			return c, nil
+		case ledger.Stale:
+			again = true
+		default:
+			c.Skipped = f.skipped(answer.Why)
+			return c, limited(answer, c.Skipped, now, snap.TimeZone)
+		}
+	}
+	return Choice{}, &fleet.CodedError{
+		Code: "CONFIGURATION_CHANGING", Detail: "the organization is being changed: try again", RetryAfter: time.Second, Err: fleet.ErrUnavailable,
 	}
 }
 
-// outdated reports whether our version is all that keeps sending from going on: of the sessions that
-// are wanted and linked, none has another trouble that may pass sooner.
-func outdated(skipped []Skip) bool {
-	found := false
-	for _, s := range skipped {
-		switch s.Reason {
-		case ReasonOutdated:
-			found = true
-		case ReasonStopped, ReasonPaused, ReasonUnpaired: // a person's business
-		case ReasonUnowned, ReasonDisconnected:
-			return false
-		}
+// Take takes from the project's limits alone, for a message that gets its session later. Errors are those
+// of Route.
+func (r *Router) Take(ctx context.Context, send Send) (Choice, error) {
+	snap, _, err := r.snapshot(ctx, send.Org, false)
+	if err != nil {
+		return Choice{}, fmt.Errorf("take for %s: %w", send.Org, err)
 	}
-	return found
+	if len(snap.Sessions) == 0 {
+		return Choice{}, errNoSessions()
+	}
+	req := r.request(snap, send, &field{})
+	req.Version = 0
+	answer, err := r.ledger.Reserve(ctx, req)
+	if err != nil {
+		return Choice{}, fmt.Errorf("take for %s: %w", send.Org, err)
+	}
+	c := Choice{Head: snap.Head, Reservation: answer.Reservation, Session: snap.Sessions[0]}
+	if answer.Verdict != ledger.Taken {
+		return Choice{}, limited(answer, nil, time.Now(), snap.TimeZone)
+	}
+	return c, nil
 }
 
-// tally counts reasons without naming sessions: consumers know no numbers but their own.
-func tally(skipped []Skip) string {
-	var order []Reason
-	counts := map[Reason]int{}
-	for _, s := range skipped {
-		if counts[s.Reason]++; counts[s.Reason] == 1 {
-			order = append(order, s.Reason)
+// GiveBack gives a reservation back that no stored message has. It is for what was certainly not stored:
+// what may have been lapses by itself.
+func (r *Router) GiveBack(ctx context.Context, held ledger.Reservation) error {
+	if held.IsZero() {
+		return nil
+	}
+	return r.ledger.Settle(ctx, ledger.Settlement{Reservation: held, Unstored: true})
+}
+
+func (r *Router) request(snap *snapshot, send Send, f *field) ledger.Request {
+	req := ledger.Request{
+		Org: send.Org, Key: send.Key, AffinityTTL: snap.AffinityTTL, Strategy: snap.Strategy,
+		Rand: rand.Float64(), //nolint:gosec // which number sends is no secret
+		Hold: send.Wait + settleSlack, Version: snap.version, Move: send.Held, Bound: send.Only != "",
+	}
+	for _, c := range f.candidates {
+		req.Candidates = append(req.Candidates, c.ask)
+	}
+	// What is moved holds its part of the limits.
+	if send.Held.IsZero() {
+		e := snap.Projects[send.Project]
+		req.Limits = &ledger.Limits{
+			Project: send.Project, ProjectRate: rate(fleet.Rate{PerMinute: int(e.RateMinute), Burst: int(e.RateBurst)}),
+			OrgRate: rate(snap.Rate), FleetRate: r.fleet, Backlog: e.MaxBacklog, Quota: e.MonthlyQuota,
+		}
+		if e.MonthlyQuota > 0 {
+			req.Limits.Month, _ = fleet.Month(time.Now(), snap.TimeZone)
 		}
 	}
-	parts := make([]string, len(order))
-	for i, reason := range order {
-		parts[i] = fmt.Sprintf("%d %s", counts[reason], strings.ReplaceAll(string(reason), "_", " "))
+	return req
+}
+
+func rate(r fleet.Rate) ledger.Rate {
+	if r.PerMinute <= 0 {
+		return ledger.Rate{}
 	}
-	return strings.Join(parts, ", ")
+	return ledger.Rate{PerSecond: float64(r.PerMinute) / 60, Burst: float64(cmp.Or(r.Burst, r.PerMinute))}
 }

@@ -2,14 +2,17 @@ package router
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/ledger"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/store/storetest"
 )
@@ -49,8 +52,8 @@ func TestEligible(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := healthy("org-a-01", tc.edit)
-			if ok, reason := eligible(&s); ok != (tc.want == "") || reason != tc.want {
-				t.Errorf("eligible() = %v, %q, want %q", ok, reason, tc.want)
+			if reason := eligible(&s); reason != tc.want {
+				t.Errorf("eligible() = %q, want %q", reason, tc.want)
 			}
 		})
 	}
@@ -60,140 +63,287 @@ func TestEligible(t *testing.T) {
 		fleet.ObservedBanned, fleet.ObservedClientOutdated, fleet.ObservedFailed,
 	} {
 		s := healthy("org-a-01", func(s *fleet.Session) { s.Observed = observed })
-		if ok, _ := eligible(&s); ok {
-			t.Errorf("eligible() of a session that is %s = true", observed)
+		if reason := eligible(&s); reason == "" {
+			t.Errorf("eligible() of a session that is %s = %q", observed, reason)
 		}
 	}
 }
 
-func TestChooseTakesTheFirstEligibleInListOrder(t *testing.T) {
+func TestFieldAndRefusal(t *testing.T) {
 	paused := func(s *fleet.Session) { s.Paused = true }
 	away := func(s *fleet.Session) { s.Observed = fleet.ObservedReconnecting }
 	old := func(s *fleet.Session) { s.Observed = fleet.ObservedClientOutdated }
 	gone := func(s *fleet.Session) { s.Desired = fleet.DesiredDeleted }
+	off := func(s *fleet.Session) { s.Detached = true }
+	cold := func(s *fleet.Session) { s.ColdUntil = now.Add(time.Hour) }
+	capped := func(s *fleet.Session) { s.CappedUntil = now.Add(2 * time.Hour) }
+	wrote := []fleet.Chat{{SessionID: "id-a", FirstInAt: now.Add(-time.Hour), LastInAt: now.Add(-time.Hour)}}
+	unanswered := []fleet.Chat{{SessionID: "id-a", FirstOutAt: now.Add(-time.Hour), LastOutAt: now.Add(-time.Hour)}}
 	for _, tc := range []struct {
 		name    string
 		list    []fleet.Session
-		want    fleet.SessionSlug
+		chats   []fleet.Chat
+		send    Send
+		want    []fleet.SessionSlug
 		skipped []Skip
 		code    string
 		detail  string
+		after   time.Duration
 	}{
-		{name: "the only one", list: []fleet.Session{healthy("a")}, want: "a"},
-		{name: "the first of several", list: []fleet.Session{healthy("b"), healthy("a")}, want: "b"},
+		{name: "those that may send, in list order", list: []fleet.Session{healthy("b"), healthy("a")}, want: []fleet.SessionSlug{"b", "a"}},
 		{
-			name: "those before it are named with the reason", list: []fleet.Session{healthy("a", paused), healthy("b", away), healthy("c")},
-			want: "c", skipped: []Skip{{"id-a", "a", ReasonPaused}, {"id-b", "b", ReasonDisconnected}},
+			name: "the others are named with the reason", list: []fleet.Session{healthy("a", paused), healthy("b", away), healthy("c")},
+			want: []fleet.SessionSlug{"c"}, skipped: []Skip{{"id-a", "a", ReasonPaused}, {"id-b", "b", ReasonDisconnected}},
 		},
 		{name: "no session", code: "NO_SESSIONS", detail: "the organization has no session: create one and pair it"},
-		{name: "only deleted ones", list: []fleet.Session{healthy("a", gone)}, code: "NO_SESSIONS", detail: "the organization has no session: create one and pair it"},
+		{name: "only deleted ones and removed ones", list: []fleet.Session{healthy("a", gone), healthy("b", off)}, code: "NO_SESSIONS", detail: "the organization has no session: create one and pair it"},
 		{
 			name: "none eligible", list: []fleet.Session{healthy("a", paused), healthy("b", away), healthy("c", away)},
-			code: "NONE_ELIGIBLE", detail: "no session can send now: 1 paused, 2 not connected",
+			code: "NONE_ELIGIBLE", detail: "no session can send now: 1 paused, 2 not connected", after: noneRetry,
 			skipped: []Skip{{"id-a", "a", ReasonPaused}, {"id-b", "b", ReasonDisconnected}, {"id-c", "c", ReasonDisconnected}},
 		},
 		{
 			name: "all that should send are refused for their version", list: []fleet.Session{healthy("a", paused), healthy("b", old)},
-			code: "CLIENT_OUTDATED", detail: "WhatsApp refuses this version of the gateway; its operator has to upgrade it or set WA_WEB_VERSION",
+			code: "CLIENT_OUTDATED", detail: "WhatsApp refuses this version of the gateway; its operator has to upgrade it or set WA_WEB_VERSION", after: outdatedRetry,
 			skipped: []Skip{{"id-a", "a", ReasonPaused}, {"id-b", "b", ReasonOutdated}},
 		},
 		{
 			name: "one that may come back sooner than a version", list: []fleet.Session{healthy("a", old), healthy("b", away)},
-			code: "NONE_ELIGIBLE", detail: "no session can send now: 1 client outdated, 1 not connected",
+			code: "NONE_ELIGIBLE", detail: "no session can send now: 1 client outdated, 1 not connected", after: noneRetry,
 			skipped: []Skip{{"id-a", "a", ReasonOutdated}, {"id-b", "b", ReasonDisconnected}},
 		},
 		{
-			name: "one that is connected although another is refused", list: []fleet.Session{healthy("a", old), healthy("b")},
-			want: "b", skipped: []Skip{{"id-a", "a", ReasonOutdated}},
+			name: "strangers are not written to from restricted numbers", list: []fleet.Session{healthy("a", cold), healthy("b", capped), healthy("c")},
+			want: []fleet.SessionSlug{"c"}, skipped: []Skip{{"id-a", "a", ReasonCold}, {"id-b", "b", ReasonCapped}},
 		},
+		{
+			name: "when the first restriction ends is when to try again", list: []fleet.Session{healthy("b", cold, capped), healthy("a", cold)},
+			code: "NONE_ELIGIBLE", detail: "no session can send now: 2 reachout restricted", after: time.Hour,
+			skipped: []Skip{{"id-b", "b", ReasonCold}, {"id-a", "a", ReasonCold}},
+		},
+		{name: "a person who wrote there is no stranger", list: []fleet.Session{healthy("a", cold, capped)}, chats: wrote, want: []fleet.SessionSlug{"a"}},
+		{
+			name: "a person who never answered is", list: []fleet.Session{healthy("a", cold)}, chats: unanswered,
+			code: "NONE_ELIGIBLE", detail: "no session can send now: 1 reachout restricted", after: time.Hour, skipped: []Skip{{"id-a", "a", ReasonCold}},
+		},
+		{
+			name: "a message is not sent where WhatsApp refused it", list: []fleet.Session{healthy("a"), healthy("b")}, send: Send{Avoid: "id-a"},
+			want: []fleet.SessionSlug{"b"}, skipped: []Skip{{"id-a", "a", ReasonRefused}},
+		},
+		{name: "bound to one session, the others don't count", list: []fleet.Session{healthy("a"), healthy("b")}, send: Send{Only: "id-b"}, want: []fleet.SessionSlug{"b"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := choose(tc.list)
-			if got.Session.Slug != tc.want {
-				t.Errorf("choose() = %q, want %q", got.Session.Slug, tc.want)
+			f := (&snapshot{Senders: store.Senders{Sessions: tc.list}}).field(now, tc.send, tc.chats)
+			var got []fleet.SessionSlug
+			for _, c := range f.candidates {
+				got = append(got, c.session.Slug)
 			}
-			if diff := cmp.Diff(tc.skipped, got.Skipped); diff != "" {
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("candidates (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.skipped, f.out); diff != "" {
 				t.Errorf("skipped (-want +got):\n%s", diff)
 			}
-			coded, _ := errors.AsType[*fleet.CodedError](err)
-			switch {
-			case tc.code == "" && err != nil, tc.code != "" && (coded == nil || coded.Code != tc.code || coded.Detail != tc.detail):
-				t.Errorf("choose() error = %v, want %s: %s", err, tc.code, tc.detail)
-			case (tc.code == "NONE_ELIGIBLE" || tc.code == "CLIENT_OUTDATED") && (coded.RetryAfter <= 0 || !errors.Is(err, fleet.ErrUnavailable)):
-				t.Errorf("%s = %+v, want 503 and a time to try again", tc.code, coded)
-			case tc.code == "NO_SESSIONS" && !errors.Is(err, fleet.ErrConflict):
-				t.Errorf("NO_SESSIONS = %+v, want a conflict", coded)
+			if tc.code == "" {
+				return
+			}
+			coded, _ := errors.AsType[*fleet.CodedError](f.refusal(now))
+			if coded == nil || coded.Code != tc.code || coded.Detail != tc.detail || coded.RetryAfter != tc.after {
+				t.Errorf("refusal() = %+v, want %s: %s after %s", coded, tc.code, tc.detail, tc.after)
 			}
 		})
 	}
 }
 
-func TestRefusalNamesNoSession(t *testing.T) {
-	_, err := choose([]fleet.Session{healthy("secret-slug", func(s *fleet.Session) { s.Paused = true })})
-	if err == nil || strings.Contains(err.Error(), "secret-slug") || strings.Contains(err.Error(), "5511900000001") {
-		t.Errorf("refusal = %v, want no session's identity in it", err)
+func TestAFirstMessageToAStrangerIsANewChatAndAnyOtherIsNot(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		chat fleet.Chat
+		want bool
+	}{
+		{"nobody wrote", fleet.Chat{}, true},
+		{"we wrote", fleet.Chat{FirstOutAt: now.Add(-time.Hour)}, false},
+		{"they wrote", fleet.Chat{FirstInAt: now.Add(-time.Hour), LastInAt: now.Add(-time.Hour)}, false},
+		{"they wrote before the window, and we never did", fleet.Chat{FirstInAt: now.Add(-900 * time.Hour), LastInAt: now.Add(-900 * time.Hour)}, true},
+	} {
+		tc.chat.SessionID = "id-a"
+		f := (&snapshot{Senders: store.Senders{Sessions: []fleet.Session{healthy("a")}}}).field(now, Send{}, []fleet.Chat{tc.chat})
+		if got := f.candidates[0]; got.newChat != tc.want || got.ask.NewChat != tc.want {
+			t.Errorf("%s: new chat %v, %v, want %v", tc.name, got.newChat, got.ask.NewChat, tc.want)
+		}
 	}
 }
 
-func TestRouteReadsTheRowsAsTheyAre(t *testing.T) {
+func TestRefusalsNameNoSession(t *testing.T) {
+	f := (&snapshot{Senders: store.Senders{Sessions: []fleet.Session{healthy("secret-slug", func(s *fleet.Session) { s.Paused = true })}}}).field(now, Send{}, nil)
+	for _, err := range []error{f.refusal(now), limited(ledger.Answer{Verdict: ledger.Exhausted}, []Skip{{"secret-slug", "secret-slug", ReasonMinute}}, now, "UTC")} {
+		if err == nil || strings.Contains(err.Error(), "secret-slug") || strings.Contains(err.Error(), "5511900000001") {
+			t.Errorf("refusal = %v, want no session's identity in it", err)
+		}
+	}
+}
+
+// fleetOf is a router over an organization with sessions that can send.
+type fleetOf struct {
+	t        *testing.T
+	s        *store.Store
+	r        *Router
+	l        *ledger.Memory
+	sessions []fleet.Session
+	terms    []fleet.Term
+}
+
+func newFleet(t *testing.T, s *store.Store, sessions int) *fleetOf {
+	t.Helper()
+	f := &fleetOf{t: t, s: s}
+	if _, err := s.CreateOrganization(t.Context(), fleet.Organization{ID: "org-a", Label: "A", Strategy: fleet.StrategyPriority}); err != nil {
+		t.Fatal(err)
+	}
+	for range sessions {
+		v, err := s.CreateSession(t.Context(), store.NewSession{Org: "org-a", Warmed: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.sessions = append(f.sessions, v)
+	}
+	terms, _, err := s.ClaimLeases(t.Context(), store.ClaimQuery{Owner: "worker-1/boot", Limit: 10, TTL: 1000 * time.Hour})
+	if err != nil || len(terms) != sessions {
+		t.Fatalf("ClaimLeases = %v, %v", terms, err)
+	}
+	slices.SortFunc(terms, func(a, b fleet.Term) int { return f.place(a.SessionID) - f.place(b.SessionID) })
+	f.terms = terms
+	for i, term := range terms {
+		phone := fmt.Sprintf("551190000000%d", i)
+		if err := s.RecordLogin(t.Context(), term, store.Login{DeviceJID: phone + ":1@s.whatsapp.net", Phone: phone}); err != nil {
+			t.Fatal(err)
+		}
+		f.observe(i, fleet.ObservedConnected)
+	}
+	f.l = ledger.NewMemory(ledger.Options{Rebuild: Rebuild(s, 20, 5)})
+	t.Cleanup(f.l.Close)
+	f.r = New(Options{Store: s, Ledger: f.l})
+	return f
+}
+
+func (f *fleetOf) place(id fleet.SessionID) int {
+	return slices.IndexFunc(f.sessions, func(s fleet.Session) bool { return s.ID == id })
+}
+
+func (f *fleetOf) observe(i int, state fleet.Observed) {
+	f.t.Helper()
+	if _, err := f.s.RecordObserved(f.t.Context(), f.terms[i], store.Observation{State: state, Generation: 1}); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fleetOf) change(i int, c store.SessionChange) {
+	f.t.Helper()
+	if _, err := f.l.Bump(f.t.Context(), "org-a"); err != nil {
+		f.t.Fatal(err)
+	}
+	if _, err := f.s.UpdateSession(f.t.Context(), f.sessions[i].Slug, c); err != nil {
+		f.t.Fatal(err)
+	}
+	if _, err := f.l.Bump(f.t.Context(), "org-a"); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// route wants this session, or this code.
+func (f *fleetOf) route(key, want string) Choice {
+	f.t.Helper()
+	c, err := f.r.Route(f.t.Context(), Send{Org: "org-a", Project: "prj_1", Key: key, Wait: time.Minute})
+	got := string(c.Session.Slug)
+	if coded, ok := errors.AsType[*fleet.CodedError](err); ok {
+		got = coded.Code
+	} else if err != nil {
+		f.t.Fatal(err)
+	}
+	if got != want {
+		f.t.Errorf("Route(%s) = %s, %v, want %s", key, got, err, want)
+	}
+	return c
+}
+
+func TestRouteTellsNoSessionsNoneEligibleAndAllExhaustedApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, storetest.SQLite(t), 1)
+		f.change(0, store.SessionChange{Budget: &fleet.Budget{PerMinute: 2, PerHour: 100, PerDay: 100}})
+		f.route("5511900000091", "org-a-01")
+		f.route("5511900000092", "org-a-01")
+		f.route("5511900000093", "RATE_LIMITED")
+		f.observe(0, fleet.ObservedReconnecting)
+		time.Sleep(2 * time.Second) // liveness is two seconds old at most
+		f.route("5511900000093", "NONE_ELIGIBLE")
+		f.observe(0, fleet.ObservedConnected)
+		f.route("5511900000093", "RATE_LIMITED") // a refusal is never made by rows that are kept
+		if c, err := f.r.Route(t.Context(), Send{Org: "org-b", Key: "5511900000091"}); err == nil || c.Session.ID != "" {
+			t.Errorf("Route of an organization without sessions = %+v, %v", c, err)
+		}
+	})
+}
+
+func TestAfterTheRetryAfterASendSucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, storetest.SQLite(t), 2)
+		for i := range 2 {
+			f.change(i, store.SessionChange{Budget: &fleet.Budget{PerMinute: 3, PerHour: 5, PerDay: 20}})
+		}
+		waited, mustSend := 0, false
+		for n := 0; n < 36; {
+			c, err := f.r.Route(t.Context(), Send{Org: "org-a", Project: "prj_1", Key: fmt.Sprint("55119000000", 10+n), Wait: time.Minute})
+			if err == nil {
+				mustSend = false
+				n++
+				if err := f.l.Settle(t.Context(), ledger.Settlement{Reservation: c.Reservation, Frames: 1}); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			coded, _ := errors.AsType[*fleet.CodedError](err)
+			if coded == nil || coded.Code != "RATE_LIMITED" || coded.RetryAfter <= 0 || mustSend {
+				t.Fatalf("Route = %v after waiting as told %v, want RATE_LIMITED with a time, or a session", err, mustSend)
+			}
+			waited, mustSend = waited+1, true
+			time.Sleep(coded.RetryAfter)
+		}
+		if waited < 6 {
+			t.Errorf("the budget was used up %d times only", waited)
+		}
+	})
+}
+
+func TestAChangeCountsOnTheNextSendAndAPersonKeepsTheirNumber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, storetest.SQLite(t), 2)
+		yes, no := true, false
+		f.route("5511900000091", "org-a-01")
+		f.change(0, store.SessionChange{Paused: &yes})
+		f.route("5511900000092", "org-a-02")
+		f.change(0, store.SessionChange{Paused: &no})
+		if c := f.route("5511900000092", "org-a-02"); !c.Pinned {
+			t.Errorf("the person was not kept at their number: %+v", c)
+		}
+		if c := f.route("5511900000093", "org-a-01"); c.Pinned {
+			t.Errorf("a person that nobody wrote to is pinned: %+v", c)
+		}
+	})
+}
+
+func TestRouteOnBothDatabases(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
-		if _, err := s.CreateOrganization(t.Context(), fleet.Organization{ID: "org-a", Label: "A", Strategy: fleet.StrategyWeighted}); err != nil {
+		f := newFleet(t, s, 2)
+		c := f.route("5511900000091", "org-a-01")
+		if !c.NewChat || c.Head != "org-a-01" || c.Reservation.IsZero() {
+			t.Errorf("Route = %+v", c)
+		}
+		if err := f.r.GiveBack(t.Context(), c.Reservation); err != nil {
 			t.Fatal(err)
 		}
-		r := New(s)
-		route := func(org fleet.OrgID) (fleet.SessionSlug, string) {
-			t.Helper()
-			c, err := r.Route(t.Context(), org, fleet.Recipient{ContactKey: "5511900000009"})
-			coded, ok := errors.AsType[*fleet.CodedError](err)
-			switch {
-			case ok:
-				return "", coded.Code
-			case err != nil:
-				t.Fatal(err)
-			}
-			return c.Session.Slug, ""
-		}
-		if slug, code := route("org-a"); code != "NO_SESSIONS" {
-			t.Errorf("Route without sessions = %q, %q, want NO_SESSIONS", slug, code)
-		}
-		first, err := s.CreateSession(t.Context(), store.NewSession{Org: "org-a"})
-		if err != nil {
+		if err := s.ReleaseLeases(t.Context(), "worker-1/boot", f.terms[:1]); err != nil {
 			t.Fatal(err)
 		}
-		second, err := s.CreateSession(t.Context(), store.NewSession{Org: "org-a"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if slug, code := route("org-a"); code != "NONE_ELIGIBLE" {
-			t.Errorf("Route with unpaired sessions = %q, %q, want NONE_ELIGIBLE", slug, code)
-		}
-		terms, _, err := s.ClaimLeases(t.Context(), store.ClaimQuery{Owner: "worker-1/boot", Limit: 10, TTL: time.Minute})
-		if err != nil || len(terms) != 2 {
-			t.Fatalf("ClaimLeases = %v, %v", terms, err)
-		}
-		for _, term := range terms {
-			phone := "5511900000001"
-			if term.SessionID == second.ID {
-				phone = "5511900000002"
-			}
-			if err := s.RecordLogin(t.Context(), term, store.Login{DeviceJID: phone + ":1@s.whatsapp.net", Phone: phone}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.RecordObserved(t.Context(), term, store.Observation{State: fleet.ObservedConnected, Generation: 1}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if slug, code := route("org-a"); slug != first.Slug {
-			t.Errorf("Route = %q, %q, want %q", slug, code, first.Slug)
-		}
-		if err := s.ReleaseLeases(t.Context(), "worker-1/boot", slices.DeleteFunc(terms, func(t fleet.Term) bool { return t.SessionID != first.ID })); err != nil {
-			t.Fatal(err)
-		}
-		if slug, code := route("org-a"); slug != second.Slug {
-			t.Errorf("Route after the first one's release = %q, %q, want %q", slug, code, second.Slug)
-		}
-		if slug, code := route("org-b"); code != "NO_SESSIONS" {
-			t.Errorf("Route of another organization = %q, %q, want NO_SESSIONS", slug, code)
-		}
+		f.r.keep = -1
+		f.route("5511900000091", "org-a-02")
 	})
 }

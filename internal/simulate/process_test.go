@@ -202,8 +202,8 @@ func startWorker(in *instance) func(context.Context) {
 	}
 	v := worker.New(worker.Options{
 		Store: in.st, Bus: w.bus, Network: network, ID: in.s.name, Owner: in.name, Version: "simulated",
-		Inbound: inbound.New(inbound.Options{Store: in.st, Bus: w.bus, Log: in.log}),
-		Log:     in.log,
+		Inbound: inbound.New(inbound.Options{Store: in.st, Bus: w.bus, Log: in.log}), Ledger: w.ledger,
+		Log: in.log,
 	})
 	return func(ctx context.Context) { in.report(v.Run(ctx)) }
 }
@@ -225,7 +225,9 @@ func startAPI(in *instance) func(context.Context) {
 	a := auth.New(auth.Options{Store: in.st, Bus: w.bus, Lookup: w.lookup, Log: in.log})
 	api := httpapi.New(httpapi.Options{
 		Store: in.st, Auth: a, Bus: w.bus, Log: in.log, Version: "simulated",
-		Outbound: outbound.New(outbound.Options{Store: in.st, Router: router.New(in.st), Bus: w.bus, Log: in.log}),
+		Outbound: outbound.New(outbound.Options{
+			Store: in.st, Router: router.New(router.Options{Store: in.st, Ledger: w.ledger}), Ledger: w.ledger, Bus: w.bus, Log: in.log,
+		}),
 	})
 	in.net = memnet.New()
 	shutdown, abort := serveHTTP(in.net, in.lose.wrap(api))

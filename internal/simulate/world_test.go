@@ -18,6 +18,8 @@ import (
 	"github.com/wafleet/wafleet/internal/auth"
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/ledger"
+	"github.com/wafleet/wafleet/internal/router"
 	"github.com/wafleet/wafleet/internal/seal"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/store/storetest"
@@ -40,6 +42,7 @@ type world struct {
 	whatsapp *memnet.Net
 	hooks    *memnet.Net
 	bus      *flakyBus
+	ledger   *ledger.Memory
 	st       *store.Store // the test's own view, without a gate
 	receiver *receiver
 
@@ -108,6 +111,8 @@ func newWorld(t *testing.T, p plan, url string, log *slog.Logger, progress *atom
 		}
 	})
 	w.st = storetest.Open(t, url)
+	w.ledger = ledger.NewMemory(ledger.Options{Rebuild: router.Rebuild(w.st, 20, 5)}) // like a Redis that no process takes down with it
+	t.Cleanup(w.ledger.Close)
 	w.receiver = newReceiver(w)
 	w.seed()
 	return w
@@ -187,7 +192,12 @@ func (w *world) up() {
 // link makes a session and pairs it by QR.
 func (w *world) link(name, pn string) {
 	w.t.Helper()
-	s, err := w.st.CreateSession(w.t.Context(), store.NewSession{Org: org})
+	s, err := w.st.CreateSession(w.t.Context(), store.NewSession{Org: org, Warmed: true})
+	w.must(err)
+	much := fleet.MaxBudget
+	_, err = w.st.UpdateSession(w.t.Context(), s.Slug, store.SessionChange{
+		Budget: &fleet.Budget{PerMinute: much, PerHour: much, PerDay: much}, NewChatsPerDay: &much,
+	})
 	w.must(err)
 	w.command(s.ID, fleet.CommandPair, `{"method":"qr"}`)
 	var row fleet.Session

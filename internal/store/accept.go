@@ -27,6 +27,8 @@ type Acceptance struct {
 	// Message says what to queue: see CreateMessage. It is as it was stored after Accept returned nil.
 	Message fleet.Message
 	TTL     time.Duration
+	// TouchChat says that the chat should note this message: see ChatStale.
+	TouchChat bool
 
 	// Key and Holder name the idempotency key that this message completes; "" = none.
 	Key, Holder string
@@ -34,19 +36,27 @@ type Acceptance struct {
 	// transaction, more than once if that is tried again; an error takes the message back.
 	Answer func(m *fleet.Message) ([]byte, error)
 
-	lost bool // the key is another holder's
+	lost  bool // the key is another holder's
+	stale bool // the ledger has been rebuilt since it reserved
 }
 
+// ErrReservedBefore says that the ledger was rebuilt since a message's reservation: it counts nowhere.
+var ErrReservedBefore = errors.New("reserved before the ledger was rebuilt")
+
 // Accept queues a message and completes its key, both or neither. ErrIdempotencyLost: another request
-// has taken the key over, and nothing was written. After fleet.ErrUnavailable or the end of ctx it may
+// has taken the key over; ErrReservedBefore: the message must be reserved for again; and nothing was written. After fleet.ErrUnavailable or the end of ctx it may
 // be committed or not.
 func (s *Store) Accept(ctx context.Context, a *Acceptance) error {
 	err := checkMessage(&a.Message, a.TTL)
 	if err == nil {
 		err = s.accepts.Do(ctx, a)
 	}
-	if err == nil && a.lost {
+	switch {
+	case err != nil:
+	case a.lost:
 		err = ErrIdempotencyLost
+	case a.stale:
+		err = ErrReservedBefore
 	}
 	if err != nil {
 		return fmt.Errorf("accept message: %w", err)
@@ -54,7 +64,7 @@ func (s *Store) Accept(ctx context.Context, a *Acceptance) error {
 	return nil
 }
 
-// acceptAll queues messages in one transaction. Locks are taken in this order: keys, conversations.
+// acceptAll queues messages in one transaction. Locks are taken in this order: keys, conversations, the ledger, chats.
 func (s *Store) acceptAll(ctx context.Context, all []*Acceptance) error {
 	// Whoever locks several rows does so in one order.
 	all = slices.SortedStableFunc(slices.Values(all), func(a, b *Acceptance) int {
@@ -66,12 +76,16 @@ func (s *Store) acceptAll(ctx context.Context, all []*Acceptance) error {
 		}
 		var mine []*fleet.Message
 		for _, a := range all {
-			if !a.lost {
+			if a.stale = false; !a.lost {
 				mine = append(mine, &a.Message)
 			}
 		}
-		if err := s.createMessages(ctx, mine, ttls(all)); err != nil {
+		stored, err := s.createMessages(ctx, mine, wishes(all))
+		if err != nil {
 			return err
+		}
+		for _, a := range all {
+			a.stale = !a.lost && !stored[a.Message.ID]
 		}
 		return s.completeKeys(ctx, all)
 	})
@@ -81,11 +95,17 @@ func (s *Store) acceptAll(ctx context.Context, all []*Acceptance) error {
 	return err
 }
 
-func ttls(all []*Acceptance) map[fleet.MessageID]time.Duration {
-	out := make(map[fleet.MessageID]time.Duration, len(all))
+// wish is what is wanted for a message beside what its row says.
+type wish struct {
+	ttl   time.Duration
+	touch bool // its chat should note it
+}
+
+func wishes(all []*Acceptance) map[fleet.MessageID]wish {
+	out := make(map[fleet.MessageID]wish, len(all))
 	for _, a := range all {
 		a.Message.ID = cmp.Or(a.Message.ID, fleet.NewMessageID())
-		out[a.Message.ID] = a.TTL
+		out[a.Message.ID] = wish{a.TTL, a.TouchChat}
 	}
 	return out
 }
@@ -132,7 +152,7 @@ func (s *Store) lockKeys(ctx context.Context, all []*Acceptance) error {
 func (s *Store) completeKeys(ctx context.Context, all []*Acceptance) error {
 	var args []keyArg
 	for _, a := range all {
-		if a.lost || a.Answer == nil {
+		if a.lost || a.stale || a.Answer == nil {
 			continue
 		}
 		answer, err := a.Answer(&a.Message)
@@ -183,15 +203,21 @@ type queuedArg struct {
 	TTL          int64                `json:"ttl"` // ms
 	Unresolved   bool                 `json:"ask"`
 	Exempt       bool                 `json:"exempt"`
+	Reservation  string               `json:"held"`
+	Generation   int64                `json:"generation"`
+	Opened       bool                 `json:"opened"`
+	Parked       bool                 `json:"parked"`
+	SendAt       int64                `json:"send"` // ms
 }
 
-// createMessages inserts queued messages in their order and fills in what it chose.
-func (s *Store) createMessages(ctx context.Context, messages []*fleet.Message, ttl map[fleet.MessageID]time.Duration) error {
+// createMessages inserts queued messages in their order and fills in what it chose. It says which of
+// them it stored: all but those that were reserved for before the ledger was rebuilt last.
+func (s *Store) createMessages(ctx context.Context, messages []*fleet.Message, wanted map[fleet.MessageID]wish) (stored map[fleet.MessageID]bool, err error) {
 	if len(messages) == 0 {
-		return nil
+		return nil, nil
 	}
 	if err := s.conversations(ctx, messages); err != nil {
-		return err
+		return nil, err
 	}
 	args := make([]queuedArg, len(messages))
 	byID := make(map[fleet.MessageID]*fleet.Message, len(messages))
@@ -200,10 +226,12 @@ func (s *Store) createMessages(ctx context.Context, messages []*fleet.Message, t
 		byID[m.ID] = m
 		args[i] = queuedArg{
 			m.ID, m.OrgID, m.ProjectID, m.SessionID, m.ConversationID, m.ContactKey, m.To, m.ToJID, m.Kind, m.ClientRef,
-			hex.EncodeToString(s.ring.Seal(string(m.ID), []byte(m.Text))), m.WAID, ms(m.DueAt), ttl[m.ID].Milliseconds(), m.Unresolved, m.Exempt,
+			hex.EncodeToString(s.ring.Seal(string(m.ID), []byte(m.Text))), m.WAID, ms(m.DueAt), wanted[m.ID].ttl.Milliseconds(), m.Unresolved, m.Exempt,
+			m.Reservation, m.Generation, m.Opened, m.Parked, ms(m.SendAt),
 		}
 	}
-	return s.query(ctx, func(row dbutil.Scannable) error {
+	stored = make(map[fleet.MessageID]bool, len(messages))
+	err = s.query(ctx, func(row dbutil.Scannable) error {
 		var id fleet.MessageID
 		var seq int64
 		var due, expires, created time.Time
@@ -212,13 +240,22 @@ func (s *Store) createMessages(ctx context.Context, messages []*fleet.Message, t
 		}
 		m := byID[id]
 		m.Seq, m.DueAt, m.ExpiresAt, m.CreatedAt = seq, due, expires, created
+		stored[id] = true
 		return nil
 	}, `INSERT INTO messages (id, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid,
-			kind, client_ref, body, wa_id, status, due_at, expires_at, created_at, unresolved, exempt)
+			kind, client_ref, body, wa_id, status, due_at, expires_at, created_at, unresolved, exempt,
+			reservation, ledger_generation, opened, parked, send_at)
 		SELECT r.message, r.org, r.project, r.session, r.conversation, r.contact, r.input, r.jid,
 			r.what, r.ref, @bytes:r.text@, r.wa, 'queued',
-			CASE WHEN r.due=0 THEN @now@ ELSE r.due END, CASE WHEN r.due=0 THEN @now@ ELSE r.due END + r.ttl, @now@, r.ask, r.exempt
-		FROM @rows:$1(message text, org text, project text, session text, conversation text, contact text, input text, jid text,
-			what text, ref text, text text, wa text, due bigint, ttl bigint, ask boolean, exempt boolean)@ AS r
+			CASE WHEN r.due=0 THEN @now@ ELSE r.due END, CASE WHEN r.due=0 THEN @now@ ELSE r.due END + r.ttl, @now@, r.ask, r.exempt,
+			r.held, r.generation, r.opened, r.parked, r.send
+		FROM (SELECT generation FROM ledger WHERE name='ledger' @share@) AS l
+		JOIN @rows:$1(message text, org text, project text, session text, conversation text, contact text, input text, jid text,
+			what text, ref text, text text, wa text, due bigint, ttl bigint, ask boolean, exempt boolean,
+			held text, generation bigint, opened boolean, parked boolean, send bigint)@ AS r ON r.generation=0 OR r.generation=l.generation
 		RETURNING id, seq, due_at, expires_at, created_at`, rowList(args))
+	if err != nil {
+		return nil, err
+	}
+	return stored, s.writeOut(ctx, messages, stored, wanted)
 }

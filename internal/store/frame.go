@@ -35,11 +35,15 @@ type frame struct {
 	Epoch        int64         `json:"claim_epoch"`
 	Attempts     int64         `json:"attempts"`
 	Payload      string        `json:"payload,omitempty"` // sealed, in hex; "" = as it is
+	Reservation  string        `json:"reservation"`
+	Parked       bool          `json:"parked"`
+	Hops         int64         `json:"hops"`
 }
 
 // frameColumns are what fields scans.
 const frameColumns = `m.seq, m.id, m.org_id, m.conversation_id, m.contact_key, m.wa_id, m.claim_epoch, m.status, m.outcome, m.error_code, m.error_detail,
-	m.repeats, m.locked_until, m.due_at, m.unknown_since, m.next_repeat_at, m.sent_at, m.delivered_at, m.read_at, m.played_at, m.attempts`
+	m.repeats, m.locked_until, m.due_at, m.unknown_since, m.next_repeat_at, m.sent_at, m.delivered_at, m.read_at, m.played_at, m.attempts,
+	m.reservation, m.parked, m.hops`
 
 func (f *frame) fields() []any {
 	return []any{
@@ -64,6 +68,9 @@ func (f *frame) fields() []any {
 		orZero[int64]{&f.ReadAt},
 		orZero[int64]{&f.PlayedAt},
 		orZero[int64]{&f.Attempts},
+		orZero[string]{&f.Reservation},
+		orZero[bool]{&f.Parked},
+		orZero[int64]{&f.Hops},
 	}
 }
 
@@ -86,7 +93,8 @@ func (f *frame) claim(epoch int64, c *Claim, now int64) {
 //
 //	sent     the message is sent
 //	refused  it failed; but if an earlier frame's outcome is unknown it stays unknown and is not
-//	         repeated again, because that frame may have arrived
+//	         repeated again, because that frame may have arrived. One that was refused because its
+//	         recipient is a stranger here waits to be routed to another session, once
 //	nothing  surely no frame left: queued again under the same WhatsApp id (a repeat: unknown as before)
 //	unknown  it stays sending; T0 is now unless an earlier frame set it
 //
@@ -103,10 +111,14 @@ func (f *frame) settle(epoch int64, r *Result, now int64) (tell bool) {
 		return true
 	case fleet.OutcomeRefused:
 		f.ErrorCode, f.ErrorDetail = clean(r.ErrorCode), clean(r.Detail)
-		if first {
-			f.Status, f.Outcome = fleet.StatusFailed, fleet.OutcomeRefused
-		} else {
+		switch {
+		case !first:
 			f.NextRepeatAt = 0
+		case r.Hop && f.Hops == 0:
+			f.Status, f.Outcome, f.DueAt = fleet.StatusQueued, fleet.OutcomeNone, now
+			f.Parked, f.Hops, f.Reservation = true, 1, "" // the frame took it
+		default:
+			f.Status, f.Outcome = fleet.StatusFailed, fleet.OutcomeRefused
 		}
 	case fleet.OutcomeNothing:
 		switch {

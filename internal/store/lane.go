@@ -32,7 +32,7 @@ const (
 	sendDue = sendDueBut + `''` + sendDueFor
 
 	// Between the two goes the id of an earlier message that is looked past.
-	sendDueBut = `m.status='queued' AND m.due_at<=@now@ AND m.expires_at>@now@
+	sendDueBut = `m.status='queued' AND NOT m.parked AND m.due_at<=@now@ AND m.expires_at>@now@
 		AND (SELECT s.desired='running' AND NOT s.paused FROM sessions s WHERE s.id=m.session_id)
 		AND (SELECT 1 FROM messages e WHERE e.session_id=m.session_id AND e.status IN ('queued', 'sending')
 			AND e.seq<m.seq AND e.contact_key=m.contact_key AND e.id<>`
@@ -72,6 +72,20 @@ func (s *Store) DueLanes(ctx context.Context, held Held) ([]fleet.SessionID, err
 		return nil, fmt.Errorf("look for due messages: %w", err)
 	}
 	return due, nil
+}
+
+// FrameAges says how long ago the session's frames of the last span left, the oldest first.
+func (s *Store) FrameAges(ctx context.Context, session fleet.SessionID, span time.Duration) ([]time.Duration, error) {
+	ages, err := column[int64](ctx, s, `SELECT @now@-at FROM attempts WHERE session_id=$1 AND at>@now@-CAST($2 AS BIGINT) AND outcome<>'nothing' ORDER BY at`,
+		session, span.Milliseconds())
+	if err != nil {
+		return nil, fmt.Errorf("read frames of session %s: %w", session, err)
+	}
+	out := make([]time.Duration, len(ages))
+	for i, ms := range ages {
+		out[i] = time.Duration(ms) * time.Millisecond
+	}
+	return out, nil
 }
 
 // LaneItem is the next thing a lane has to send.
@@ -136,6 +150,7 @@ type Result struct {
 	Detail    string        // for people
 	At        time.Time     // when the answer came; zero = now
 	RetryIn   time.Duration // nothing: how long until the next try
+	Hop       bool          // refused: another number of the organization may be tried, if none was before
 }
 
 // RecordOutcome writes what became of the frame that this term claimed, and the event, in one fenced

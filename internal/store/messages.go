@@ -17,7 +17,7 @@ import (
 const messageColumns = `m.seq, m.id, m.org_id, m.project_id, m.session_id, m.conversation_id, m.contact_key, m.to_input, m.to_jid,
 	m.kind, m.client_ref, m.body, m.wa_id, m.status, m.outcome, m.error_code, m.error_detail, m.attempts, m.repeats, m.claim_epoch,
 	m.due_at, m.expires_at, m.unknown_since, m.next_repeat_at, m.created_at, m.sent_at, m.delivered_at, m.read_at, m.played_at,
-	m.unresolved, m.exempt`
+	m.unresolved, m.exempt, m.reservation, m.ledger_generation, m.opened, m.parked, m.hops, m.send_at`
 
 // scanMessage reads messageColumns and what more the statement selects, and opens the body.
 func (s *Store) scanMessage(row dbutil.Scannable, more ...any) (fleet.Message, error) {
@@ -36,6 +36,8 @@ func (s *Store) scanMessage(row dbutil.Scannable, more ...any) (fleet.Message, e
 		at{&m.ReadAt},
 		at{&m.PlayedAt},
 		&m.Unresolved, &m.Exempt,
+		&m.Reservation, &m.Generation, &m.Opened, &m.Parked, &m.Hops,
+		at{&m.SendAt},
 	}, more...)...)
 	if err != nil {
 		return m, err
@@ -59,7 +61,13 @@ func (s *Store) CreateMessage(ctx context.Context, m fleet.Message, ttl time.Dur
 	err := checkMessage(&m, ttl)
 	if err == nil {
 		m.ID = cmp.Or(m.ID, fleet.NewMessageID())
-		err = s.createMessages(ctx, []*fleet.Message{&m}, map[fleet.MessageID]time.Duration{m.ID: ttl})
+		err = s.InTx(ctx, func(ctx context.Context) error {
+			stored, err := s.createMessages(ctx, []*fleet.Message{&m}, map[fleet.MessageID]wish{m.ID: {ttl: ttl}})
+			if err == nil && !stored[m.ID] {
+				err = ErrReservedBefore
+			}
+			return err
+		})
 	}
 	if err != nil {
 		return m, fmt.Errorf("create message: %w", err)

@@ -149,10 +149,13 @@ func (s *Store) CheckNumber(ctx context.Context, session fleet.SessionID, phone 
 }
 
 // RecordPaired marks the pairing as complete after its first stable login. The time is kept over
-// every later pairing.
+// every later pairing. The ramp begins with the first pairing of the number, whichever session had it.
 func (s *Store) RecordPaired(ctx context.Context, term fleet.Term) error {
 	return s.Fenced(ctx, term, func(ctx context.Context) error {
-		_, err := s.exec(ctx, `UPDATE sessions SET paired_at = @now@ WHERE id = $1 AND paired_at = 0`, term.SessionID)
+		_, err := s.exec(ctx, `UPDATE sessions SET paired_at = @now@,
+				warmup_at = CASE WHEN warmup_at > 0 THEN warmup_at
+					ELSE coalesce((SELECT min(o.paired_at) FROM sessions o WHERE o.phone = sessions.phone AND o.paired_at > 0), @now@) END
+			WHERE id = $1 AND paired_at = 0`, term.SessionID)
 		if err != nil {
 			return fmt.Errorf("record pairing of session %s: %w", term.SessionID, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.mau.fi/util/dbutil"
 
@@ -14,11 +15,13 @@ import (
 // ErrOrder says that the list given for a new order is not exactly the organization's live sessions.
 var ErrOrder = errors.New("order must name every session of the organization exactly once")
 
-const orgColumns = `id, label, strategy, head_session_id, time_zone, created_at`
+const orgColumns = `id, label, strategy, head_session_id, time_zone, affinity_ttl, rate_minute, rate_burst, created_at`
 
 func scanOrg(row dbutil.Scannable) (fleet.Organization, error) {
 	var o fleet.Organization
-	err := row.Scan(&o.ID, &o.Label, &o.Strategy, &o.HeadSessionID, &o.TimeZone, at{&o.CreatedAt})
+	var ttl int64
+	err := row.Scan(&o.ID, &o.Label, &o.Strategy, &o.HeadSessionID, &o.TimeZone, &ttl, &o.Rate.PerMinute, &o.Rate.Burst, at{&o.CreatedAt})
+	o.AffinityTTL = time.Duration(ttl) * time.Millisecond
 	return o, err
 }
 
@@ -77,11 +80,18 @@ type OrgChange struct {
 	Strategy *fleet.Strategy
 	TimeZone *string // an IANA name
 	People   *fleet.PeopleRules
-	Order    []fleet.SessionSlug // a new list order: every live session exactly once, else ErrOrder
+	Order    []fleet.SessionSlug // a new list order: every session of the list exactly once, else ErrOrder
+
+	AffinityTTL *time.Duration
+	// Add puts a session of the organization back at the end of its list; another organization's is
+	// fleet.ErrConflict, one that is there already changes nothing.
+	Add fleet.SessionSlug
+	// Remove takes a session out of the list: it sends no more, and receives as before.
+	Remove fleet.SessionSlug
 }
 
 // UpdateOrganization changes one organization, or says fleet.ErrNotFound. The head session stays
-// what it is, whatever the order.
+// what it is, whatever the order, until it is removed.
 func (s *Store) UpdateOrganization(ctx context.Context, id fleet.OrgID, c OrgChange) (fleet.Organization, error) {
 	var out fleet.Organization
 	err := s.InTx(ctx, func(ctx context.Context) (err error) {
@@ -90,17 +100,22 @@ func (s *Store) UpdateOrganization(ctx context.Context, id fleet.OrgID, c OrgCha
 			return err
 		}
 		// Writing the organization first makes changes of its list wait for each other.
+		var ttl *int64
+		if c.AffinityTTL != nil {
+			ms := c.AffinityTTL.Milliseconds()
+			ttl = &ms
+		}
 		out, err = scanOrg(s.row(ctx, `UPDATE organizations SET label = coalesce($2, label), strategy = coalesce($3, strategy),
-				time_zone = coalesce($4, time_zone)
-			WHERE id = $1 AND deleted_at = 0 RETURNING `+orgColumns, id, c.Label, c.Strategy, c.TimeZone))
+				time_zone = coalesce($4, time_zone), affinity_ttl = coalesce($5, affinity_ttl)
+			WHERE id = $1 AND deleted_at = 0 RETURNING `+orgColumns, id, c.Label, c.Strategy, c.TimeZone, ttl))
 		if err != nil {
 			return notFound(err)
 		}
-		if c.Order != nil {
-			if err := s.orderSessions(ctx, id, c.Order); err != nil {
-				return err
-			}
-			if err := s.audit(ctx, change{action: "organization.order", org: id, subject: string(id), after: c.Order}); err != nil {
+		if err := s.changeList(ctx, id, c); err != nil {
+			return err
+		}
+		if c.Add != "" || c.Remove != "" {
+			if out, err = s.GetOrganization(ctx, id); err != nil {
 				return err
 			}
 		}
@@ -117,6 +132,69 @@ func (s *Store) UpdateOrganization(ctx context.Context, id fleet.OrgID, c OrgCha
 	return out, nil
 }
 
+// changeList changes which sessions are in the list, and their order.
+func (s *Store) changeList(ctx context.Context, id fleet.OrgID, c OrgChange) error {
+	if c.Add != "" {
+		if err := s.attach(ctx, id, c.Add); err != nil {
+			return err
+		}
+		if err := s.audit(ctx, change{action: "organization.add", org: id, subject: string(c.Add)}); err != nil {
+			return err
+		}
+	}
+	if c.Remove != "" {
+		if err := s.detach(ctx, id, c.Remove); err != nil {
+			return err
+		}
+		if err := s.audit(ctx, change{action: "organization.remove", org: id, subject: string(c.Remove)}); err != nil {
+			return err
+		}
+	}
+	if c.Order != nil {
+		if err := s.orderSessions(ctx, id, c.Order); err != nil {
+			return err
+		}
+		return s.audit(ctx, change{action: "organization.order", org: id, subject: string(id), after: c.Order})
+	}
+	return nil
+}
+
+// attach puts a session into its organization's list, at the end.
+func (s *Store) attach(ctx context.Context, org fleet.OrgID, slug fleet.SessionSlug) error {
+	v, err := s.SessionBySlug(ctx, slug)
+	switch {
+	case err != nil:
+		return err
+	case v.OrgID != org:
+		return fmt.Errorf("session %s belongs to another organization: %w", slug, fleet.ErrConflict)
+	case !v.Detached:
+		return nil
+	}
+	_, err = s.exec(ctx, `UPDATE sessions SET detached = FALSE, position = (SELECT coalesce(max(o.position), 0) + 1 FROM sessions o WHERE o.org_id = $2)
+		WHERE id = $1`, v.ID, org)
+	if err != nil {
+		return err
+	}
+	return s.moveHead(ctx, org)
+}
+
+// detach takes a session out of its organization's list.
+func (s *Store) detach(ctx context.Context, org fleet.OrgID, slug fleet.SessionSlug) error {
+	n, err := s.exec(ctx, `UPDATE sessions SET detached = TRUE WHERE slug = $1 AND org_id = $2 AND desired <> 'deleted'`, slug, org)
+	if err := exactlyOne(n, err); err != nil {
+		return fmt.Errorf("session %s: %w", slug, err)
+	}
+	return s.moveHead(ctx, org)
+}
+
+// moveHead makes the first session of the list the head if the head is not in the list. Without any it stays.
+func (s *Store) moveHead(ctx context.Context, org fleet.OrgID) error {
+	_, err := s.exec(ctx, `UPDATE organizations SET head_session_id = coalesce(
+			(SELECT s.id FROM sessions s WHERE s.org_id = $1 AND s.desired <> 'deleted' AND NOT s.detached ORDER BY s.position, s.slug LIMIT 1), head_session_id)
+		WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM sessions h WHERE h.id = head_session_id AND h.desired <> 'deleted' AND NOT h.detached)`, org)
+	return err
+}
+
 func (s *Store) orderSessions(ctx context.Context, org fleet.OrgID, order []fleet.SessionSlug) error {
 	have := map[fleet.SessionSlug]bool{}
 	err := s.query(ctx, func(row dbutil.Scannable) error {
@@ -124,7 +202,7 @@ func (s *Store) orderSessions(ctx context.Context, org fleet.OrgID, order []flee
 		err := row.Scan(&slug)
 		have[slug] = true
 		return err
-	}, `SELECT slug FROM sessions WHERE org_id = $1 AND desired <> 'deleted'`, org)
+	}, `SELECT slug FROM sessions WHERE org_id = $1 AND desired <> 'deleted' AND NOT detached`, org)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"go.mau.fi/util/dbutil"
 
@@ -18,6 +19,8 @@ const sessionColumns = `s.id, s.slug, s.org_id, s.label, s.position, s.desired, 
 	s.observed, s.observed_since, s.observed_epoch, s.generation, s.reason, s.reason_code, s.last_error, s.attempts,
 	s.retry_at, s.until_at, s.phone, s.device_jid, s.lid, s.push_name, s.platform, s.paired_at, s.revoked_at,
 	s.pairing_method, s.pairing_qr, s.pairing_code, s.pairing_expires_at, s.pairing_ends_at, s.invite_id, s.created_at,
+	s.detached, s.budget_minute, s.budget_hour, s.budget_day, s.new_chats_day, s.rate_minute, s.rate_burst, s.warmup_at,
+	(SELECT n.cold_until FROM number_limits n WHERE n.phone = s.phone), (SELECT n.capped_until FROM number_limits n WHERE n.phone = s.phone),
 	l.owner, l.epoch, l.expires_at, l.owner <> '' AND l.expires_at > @now@`
 
 const sessionSelect = `SELECT ` + sessionColumns + ` FROM sessions s JOIN leases l ON l.session_id = s.id `
@@ -40,6 +43,11 @@ func scanSession(row dbutil.Scannable, more ...any) (fleet.Session, error) {
 		at{&v.Pairing.EndsAt},
 		&v.InviteID,
 		at{&v.CreatedAt},
+		&v.Detached,
+		&v.Budget.PerMinute, &v.Budget.PerHour, &v.Budget.PerDay, &v.Budget.NewChatsPerDay, &v.Rate.PerMinute, &v.Rate.Burst,
+		at{&v.WarmupAt},
+		at{&v.ColdUntil},
+		at{&v.CappedUntil},
 		&v.LeaseOwner, &v.LeaseEpoch,
 		at{&v.LeaseExpiresAt},
 		&v.LeaseLive,
@@ -55,6 +63,8 @@ type NewSession struct {
 	// Invite is the pairing link that adds it; "" = an operator does. Taking the link's slot is
 	// AddThroughInvite's.
 	Invite fleet.InviteID
+	// Warmed says that its number has been sending elsewhere: no ramp begins when it is paired.
+	Warmed bool
 }
 
 // CreateSession makes a session at the end of its organization's list, with a lease that nobody
@@ -76,9 +86,13 @@ func (s *Store) CreateSession(ctx context.Context, n NewSession) (fleet.Session,
 		if err != nil {
 			return fmt.Errorf("shard key: %w", err)
 		}
-		_, err = s.exec(ctx, `INSERT INTO sessions (id, shard_key, slug, org_id, label, position, desired, observed, observed_since, invite_id, created_at)
-			SELECT $1, $2, $3, $4, $5, coalesce(max(position), 0) + 1, 'running', 'needs_pairing', @now@, $6, @now@ FROM sessions WHERE org_id = $4`,
-			id, key, slug, n.Org, n.Label, n.Invite)
+		warmup := 0
+		if n.Warmed {
+			warmup = 1 // long ago
+		}
+		_, err = s.exec(ctx, `INSERT INTO sessions (id, shard_key, slug, org_id, label, position, desired, observed, observed_since, invite_id, created_at, warmup_at)
+			SELECT $1, $2, $3, $4, $5, coalesce(max(position), 0) + 1, 'running', 'needs_pairing', @now@, $6, @now@, CAST($7 AS BIGINT) FROM sessions WHERE org_id = $4`,
+			id, key, slug, n.Org, n.Label, n.Invite, warmup)
 		if err != nil {
 			return err
 		}
@@ -163,8 +177,13 @@ func (s *Store) OrgSessions(ctx context.Context, org fleet.OrgID) ([]fleet.Sessi
 
 // Senders is what a send of an organization is decided on.
 type Senders struct {
-	Sessions []fleet.Session   // in list order, without deleted ones
-	Head     fleet.SessionSlug // what consumers see as sessionId; see HeadSlug
+	Sessions    []fleet.Session   // in list order, without deleted ones
+	Head        fleet.SessionSlug // what consumers see as sessionId; see HeadSlug
+	Strategy    fleet.Strategy    // without sessions it and what follows is zero
+	AffinityTTL time.Duration
+	TimeZone    string
+	Rate        fleet.Rate
+	Projects    map[fleet.ProjectID]fleet.Entitlements
 }
 
 // orgLook asks for one organization's senders.
@@ -194,16 +213,38 @@ func (s *Store) lookAtAll(ctx context.Context, looks []*orgLook) error {
 	}
 	err := s.query(ctx, func(row dbutil.Scannable) error {
 		var head sql.Null[fleet.SessionSlug]
-		v, err := scanSession(row, &head)
+		var strategy fleet.Strategy
+		var ttl int64
+		var rate fleet.Rate
+		var zone string
+		v, err := scanSession(row, &head, &strategy, &ttl, &zone, &rate.PerMinute, &rate.Burst)
 		if err != nil {
 			return err
 		}
 		o := found[v.OrgID]
-		o.Sessions, o.Head = append(o.Sessions, v), head.V
+		o.Sessions, o.Head, o.Strategy, o.AffinityTTL, o.TimeZone, o.Rate = append(o.Sessions, v), head.V, strategy, time.Duration(ttl)*time.Millisecond, zone, rate
 		return nil
-	}, `SELECT `+sessionColumns+`, (SELECT h.slug FROM organizations o JOIN sessions h ON h.id = o.head_session_id WHERE o.id = s.org_id)
-		FROM @ids:$1@ AS wanted JOIN sessions s ON s.org_id = wanted.id JOIN leases l ON l.session_id = s.id
+	}, `SELECT `+sessionColumns+`, (SELECT h.slug FROM sessions h WHERE h.id = o.head_session_id), o.strategy, o.affinity_ttl, o.time_zone,
+			o.rate_minute, o.rate_burst
+		FROM @ids:$1@ AS wanted JOIN organizations o ON o.id = wanted.id JOIN sessions s ON s.org_id = o.id JOIN leases l ON l.session_id = s.id
 		WHERE s.desired <> 'deleted' ORDER BY s.org_id, s.position, s.slug`, idList(orgs))
+	if err != nil {
+		return err
+	}
+	err = s.query(ctx, func(row dbutil.Scannable) error {
+		var org fleet.OrgID
+		var id fleet.ProjectID
+		var e fleet.Entitlements
+		err := row.Scan(&org, &id, &e.MonthlyQuota, &e.MaxBacklog, &e.RateMinute, &e.RateBurst)
+		if o := found[org]; o != nil {
+			if o.Projects == nil {
+				o.Projects = map[fleet.ProjectID]fleet.Entitlements{}
+			}
+			o.Projects[id] = e
+		}
+		return err
+	}, `SELECT p.org_id, p.id, p.monthly_quota, p.max_backlog, p.rate_minute, p.rate_burst
+		FROM @ids:$1@ AS wanted JOIN projects p ON p.org_id = wanted.id AND p.deleted_at = 0`, idList(orgs))
 	if err != nil {
 		return err
 	}
@@ -245,6 +286,9 @@ type SessionChange struct {
 	Label   *string
 	Paused  *bool
 	Desired *fleet.Desired // running or stopped; deletion has a method of its own
+
+	Budget         *fleet.Budget // all of it but NewChatsPerDay; negative parts are the default's
+	NewChatsPerDay *int          // negative: the default
 }
 
 // UpdateSession changes one session's configuration, or says fleet.ErrNotFound. It never touches
@@ -262,8 +306,14 @@ func (s *Store) UpdateSession(ctx context.Context, slug fleet.SessionSlug, c Ses
 		if err != nil {
 			return err
 		}
-		n, err := s.exec(ctx, `UPDATE sessions SET label = coalesce($2, label), paused = coalesce($3, paused), desired = coalesce($4, desired)
-			WHERE slug = $1 AND desired <> 'deleted'`, slug, c.Label, c.Paused, c.Desired)
+		var minute, hour, day *int
+		if c.Budget != nil {
+			minute, hour, day = &c.Budget.PerMinute, &c.Budget.PerHour, &c.Budget.PerDay
+		}
+		n, err := s.exec(ctx, `UPDATE sessions SET label = coalesce($2, label), paused = coalesce($3, paused), desired = coalesce($4, desired),
+				budget_minute = coalesce($5, budget_minute), budget_hour = coalesce($6, budget_hour), budget_day = coalesce($7, budget_day),
+				new_chats_day = coalesce($8, new_chats_day)
+			WHERE slug = $1 AND desired <> 'deleted'`, slug, c.Label, c.Paused, c.Desired, minute, hour, day, c.NewChatsPerDay)
 		if err := exactlyOne(n, err); err != nil {
 			return err
 		}
@@ -324,7 +374,7 @@ func (s *Store) holdOrg(ctx context.Context, org fleet.OrgID) error {
 // passHead makes the first session that is left in list order the head, if this one was it.
 func (s *Store) passHead(ctx context.Context, org fleet.OrgID, from fleet.SessionID) error {
 	var head fleet.SessionID
-	err := s.row(ctx, `SELECT id FROM sessions WHERE org_id = $1 AND desired <> 'deleted' ORDER BY position, slug LIMIT 1`, org).Scan(&head)
+	err := s.row(ctx, `SELECT id FROM sessions WHERE org_id = $1 AND desired <> 'deleted' ORDER BY detached, position, slug LIMIT 1`, org).Scan(&head)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return unavailable(err)
 	}

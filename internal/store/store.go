@@ -60,6 +60,8 @@ type Store struct {
 	accepts *group.Committer[*Acceptance] // messages, queued together
 	looks   *group.Committer[*orgLook]    // for the router, together
 
+	chatLooks *group.Committer[*chatLook]
+
 	keyClaims    *group.Committer[*keyClaim]
 	contactLooks *group.Committer[*contactLook]
 
@@ -87,6 +89,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.steps = group.New(stepLimit, s.commitSteps)
 	s.accepts = group.New(acceptLimit, s.acceptAll)
 	s.looks = group.New(acceptLimit, s.lookAtAll)
+	s.chatLooks = group.New(acceptLimit, s.lookForChats)
 	s.keyClaims = group.New(acceptLimit, s.claimKeys)
 	s.contactLooks = group.New(acceptLimit, s.lookAtContacts)
 	if s.db, err = pool(source, dialect, o.Wrap, poolMax); err != nil {
@@ -153,6 +156,7 @@ func (s *Store) Close() error {
 	s.steps.Wait()
 	s.accepts.Wait()
 	s.looks.Wait()
+	s.chatLooks.Wait()
 	s.keyClaims.Wait()
 	s.contactLooks.Wait()
 	return errors.Join(s.db.Close(), s.beat.Close())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/ledger"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/wa"
 	"github.com/wafleet/wafleet/internal/wastore"
@@ -50,6 +51,8 @@ type generation struct {
 	sock   *wa.Socket
 	pair   *fleet.Command // the pairing it serves, or nil
 	org    fleet.OrgID
+	slug   fleet.SessionSlug
+	phone  string
 	stable bool // touched by the supervisor's loop only
 
 	notes   chan note
@@ -65,7 +68,7 @@ type generation struct {
 // startGeneration dials in the background and returns at once.
 func startGeneration(ctx context.Context, v *supervisor) *generation {
 	g := &generation{
-		v: v, n: v.generation, pair: v.pairing, org: v.session.OrgID,
+		v: v, n: v.generation, pair: v.pairing, org: v.session.OrgID, slug: v.session.Slug, phone: v.session.Phone,
 		log:   v.log.With(slog.Int64("generation", v.generation)),
 		notes: make(chan note, 16), ended: make(chan wa.End, 1),
 		opened: make(chan struct{}), offline: make(chan struct{}), settled: make(chan struct{}),
@@ -278,6 +281,10 @@ func (g *generation) handler() wa.Handler {
 		},
 		AllowRetry: func(ctx context.Context, waID string) bool {
 			ok, err := v.w.o.Store.CountRetryFrame(ctx, v.term.Fleet(), waID)
+			if ok && err == nil { // counted, never held: somebody waits to read what they have got already
+				v.frames.count(time.Now())
+				v.w.settler.tell(ledger.Settlement{Session: g.slug, Frames: 1})
+			}
 			if err == nil {
 				err = g.undecryptable(ctx, waID)
 			}

@@ -32,6 +32,7 @@ type lane struct {
 	st      *store.Store
 	term    fleet.Term
 	unknown atomic.Bool // some message's outcome may be unknown
+	held    *time.Timer // runs while a frame has to wait for its number's budget
 }
 
 func newLane(g *generation) *lane {
@@ -52,6 +53,9 @@ func (l *lane) run() {
 	defer offline.Stop()
 	tidy := time.NewTicker(tidyEvery)
 	defer tidy.Stop()
+	l.held = time.NewTimer(time.Hour)
+	l.held.Stop()
+	defer l.held.Stop()
 	queueEnd := l.g.offline
 	always := make(chan struct{})
 	close(always)
@@ -73,6 +77,8 @@ func (l *lane) run() {
 				look = nil
 			}
 		case <-l.g.v.lane:
+			look = always
+		case <-l.held.C:
 			look = always
 		case <-queueEnd:
 			queueEnd = nil
@@ -105,10 +111,13 @@ func (l *lane) burst(ctx context.Context) bool {
 	if !ok {
 		return false
 	}
+	if item != nil && !l.counted(ctx) {
+		return false
+	}
 	var result *store.Result // of the frame that left last
 	for item != nil || result != nil {
-		if item == nil || !l.goOn(ctx, end) {
-			more := l.goOn(ctx, end)
+		if item == nil || !l.goOn(ctx, end) || !l.mayLeave() {
+			more := l.goOn(ctx, end) && l.mayLeave()
 			step, ok := l.commit(ctx, &store.Step{Term: l.term, Result: result, Look: more})
 			if !ok || !more {
 				return ok
@@ -166,6 +175,26 @@ func (l *lane) suppress(ctx context.Context, item *store.LaneItem) bool {
 		l.g.v.w.nudge(ctx, bus.TopicMessage, string(item.ID))
 	}
 	return did
+}
+
+// counted reads what the session may send, and at first what it sent before.
+func (l *lane) counted(ctx context.Context) bool {
+	rctx, cancel := context.WithTimeout(ctx, claimLimit)
+	defer cancel()
+	if err := l.g.v.frames.read(rctx, l.st, l.term.SessionID, time.Now()); err != nil {
+		l.failed(ctx, "could not read what the session may send", err)
+		return false
+	}
+	return true
+}
+
+// mayLeave reports whether the number's budget has room for a frame. If not, the lane looks again when it has.
+func (l *lane) mayLeave() bool {
+	wait := l.g.v.frames.wait(time.Now())
+	if wait > 0 {
+		l.held.Reset(wait)
+	}
+	return wait <= 0
 }
 
 // goOn reports whether another message may be claimed.

@@ -14,6 +14,7 @@ type metrics struct {
 	lookErrors    prometheus.Counter
 	unprocessable prometheus.Counter
 	braked        prometheus.Counter
+	unsettled     prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer, active func() int) *metrics {
@@ -39,9 +40,12 @@ func newMetrics(r prometheus.Registerer, active func() int) *metrics {
 		braked: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "wafleet_worker_braked_dials_total", Help: "Connects put off because WhatsApp turned many sessions away within minutes.",
 		}),
+		unsettled: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "wafleet_worker_unsettled_frames_total", Help: "Frames that the ledger could not be told of; what was reserved for them lapses.",
+		}),
 	}
 	if r != nil {
-		r.MustRegister(m.generations, m.ends, m.sends, m.stale, m.lookErrors, m.unprocessable, m.braked,
+		r.MustRegister(m.generations, m.ends, m.sends, m.stale, m.lookErrors, m.unprocessable, m.braked, m.unsettled,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "wafleet_worker_sessions_active", Help: "Sessions owned now.",
 			}, func() float64 { return float64(active()) }))

@@ -42,6 +42,7 @@ func (l *lane) send(ctx context.Context, item *store.LaneItem, earlier *store.Re
 	l.g.log.InfoContext(ctx, "frame settled", slog.String("message_id", string(item.ID)), slog.Bool("repeat", item.Repeat),
 		slog.String("outcome", string(res.Outcome)), slog.Int("wa_code", res.Code), slog.Any("err", err))
 	l.g.v.w.metrics.sends.WithLabelValues(string(res.Outcome)).Inc()
+	l.account(item, &res)
 	if res.Outcome == fleet.OutcomeUnknown {
 		l.unknown.Store(true)
 	}

@@ -30,6 +30,7 @@ type supervisor struct {
 	done     chan struct{}
 	strikes  strikes
 	resyncs  resyncs
+	frames   frameCap
 
 	// loop
 	session    *fleet.Session

@@ -14,6 +14,7 @@ import (
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/inbound"
 	"github.com/wafleet/wafleet/internal/lease"
+	"github.com/wafleet/wafleet/internal/ledger"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/wa"
 	"github.com/wafleet/wafleet/internal/wastore"
@@ -25,6 +26,7 @@ type Options struct {
 	Bus     bus.Bus
 	Network *wa.Network
 	Inbound *inbound.Handler
+	Ledger  ledger.Ledger
 
 	ID      string // WORKER_ID
 	Owner   string // WORKER_ID plus a boot nonce: never the same twice
@@ -60,6 +62,7 @@ type Worker struct {
 	waMetrics *wa.Metrics
 	dials     chan struct{} // one token per socket being opened
 	brake     brake
+	settler   *settler
 	handle    func(ctx context.Context, term fleet.Term, org fleet.OrgID, m fleet.Inbound) error
 
 	mu       sync.Mutex
@@ -94,6 +97,7 @@ func New(o Options) *Worker {
 		sessions:  map[fleet.SessionID]*supervisor{},
 	}
 	w.metrics = newMetrics(o.Registerer, w.Active)
+	w.settler = newSettler(o.Ledger, w.log, func(n int) { w.metrics.unsettled.Add(float64(n)) })
 	w.keeper = lease.NewKeeper(lease.Options{
 		Store: o.Store, Owner: o.Owner, TTL: o.TTL, Beat: o.Beat, Batch: o.Batch, Max: o.Max,
 		ClaimAll: o.ClaimAll, Log: w.log, OnClaim: w.own, Registerer: o.Registerer,
@@ -141,6 +145,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	background.Go(func() { keeperDone <- w.keeper.Run(kctx) })
 	background.Go(func() { w.watch(bctx) })
 	background.Go(func() { w.present(bctx) })
+	background.Go(func() { w.settler.run(bctx) })
 
 	var failed error
 	select {

@@ -16,6 +16,7 @@ import (
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/inbound"
+	"github.com/wafleet/wafleet/internal/ledger"
 	"github.com/wafleet/wafleet/internal/router"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/store/storetest"
@@ -43,7 +44,8 @@ type world struct {
 	st  *store.Store // the operator's own view
 	org fleet.OrgID
 
-	procs []*proc
+	ledger *ledger.Memory
+	procs  []*proc
 }
 
 // bubble runs fn in a world. Time is fake; a clock that stops is reported with the goroutines that stop it.
@@ -67,6 +69,8 @@ func newWorld(t *testing.T, url string, progress *atomic.Int64) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, url: url, sim: sim, net: memnet.New(), bus: bus.NewLocal(), st: storetest.Open(t, url), org: "org-a"}
+	w.ledger = ledger.NewMemory(ledger.Options{Rebuild: router.Rebuild(w.st, 20, 5)})
+	t.Cleanup(w.ledger.Close)
 	served := make(chan error, 1)
 	go func() { served <- sim.Serve(w.net) }()
 	quit, ticked := make(chan struct{}), make(chan struct{})
@@ -129,8 +133,8 @@ func (w *world) start(name string, change ...func(*Options)) *proc {
 	}
 	o := Options{
 		Store: p.st, Bus: w.bus, Network: network, ID: name, Owner: name + "/1", Version: "test",
-		Inbound: inbound.New(inbound.Options{Store: p.st, Bus: w.bus, Log: testkit.Logger(w.t)}),
-		Log:     testkit.Logger(w.t).With(slog.String("process", name)),
+		Inbound: inbound.New(inbound.Options{Store: p.st, Bus: w.bus, Log: testkit.Logger(w.t)}), Ledger: w.ledger,
+		Log: testkit.Logger(w.t).With(slog.String("process", name)),
 	}
 	w.procs = append(w.procs, p)
 	for _, c := range change {
@@ -167,11 +171,20 @@ func (p *proc) crash() {
 // session creates a session.
 func (w *world) session() fleet.Session {
 	w.t.Helper()
-	s, err := w.st.CreateSession(w.t.Context(), store.NewSession{Org: w.org})
+	s, err := w.st.CreateSession(w.t.Context(), store.NewSession{Org: w.org, Warmed: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.budget(s.Slug, fleet.Budget{PerMinute: 10_000, PerHour: 10_000, PerDay: 10_000})
 	return s
+}
+
+// budget sets what a session may send.
+func (w *world) budget(slug fleet.SessionSlug, b fleet.Budget) {
+	w.t.Helper()
+	if _, err := w.st.UpdateSession(w.t.Context(), slug, store.SessionChange{Budget: &b}); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // paired creates a session and links it to number by QR. A worker must run.
@@ -360,7 +373,7 @@ func (w *world) inbound() []fleet.Inbound {
 // route asks the router for a session that sends now, and wants this refusal, "" for none.
 func (w *world) route(want string) fleet.SessionSlug {
 	w.t.Helper()
-	c, err := router.New(w.st).Route(w.t.Context(), w.org, fleet.Recipient{})
+	c, err := router.New(router.Options{Store: w.st, Ledger: w.ledger, Keep: -1}).Route(w.t.Context(), router.Send{Org: w.org, Project: "prj_1", Key: "5511900000001"})
 	code := ""
 	if coded, ok := errors.AsType[*fleet.CodedError](err); ok {
 		code = coded.Code

@@ -1,0 +1,127 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.mau.fi/util/dbutil"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+)
+
+// A chat says what one session and one person have written to each other, by the person's match key.
+// Accepting the first message to somebody writes when we first wrote; the owner of a session writes
+// when somebody wrote to it. Times of what came last are accurate to an hour, so that most messages
+// write nothing here.
+
+// chatStale is how far behind a chat's last times may be.
+const chatStale = time.Hour
+
+// chatLook asks for one person's chats.
+type chatLook struct {
+	key   string
+	found []fleet.Chat
+}
+
+// Chats reads what one person, by match key, and each of the sessions of all organizations have written to
+// each other. Callers that ask at about the same time share one statement, which begins after they asked.
+func (s *Store) Chats(ctx context.Context, contactKey string) ([]fleet.Chat, error) {
+	look := &chatLook{key: contactKey}
+	if err := s.chatLooks.Do(ctx, look); err != nil {
+		return nil, fmt.Errorf("look for chats: %w", err)
+	}
+	return look.found, nil
+}
+
+func (s *Store) lookForChats(ctx context.Context, looks []*chatLook) error {
+	found := map[string][]fleet.Chat{}
+	keys := make([]string, 0, len(looks))
+	for _, look := range looks {
+		if _, ok := found[look.key]; !ok {
+			found[look.key] = nil
+			keys = append(keys, look.key)
+		}
+	}
+	err := s.query(ctx, func(row dbutil.Scannable) error {
+		var key string
+		var c fleet.Chat
+		err := row.Scan(&key, &c.SessionID, at{&c.FirstOutAt}, at{&c.LastOutAt}, at{&c.FirstInAt}, at{&c.LastInAt}, at{&c.TokenAt})
+		found[key] = append(found[key], c)
+		return err
+	}, `SELECT c.contact_key, c.session_id, c.first_out_at, c.last_out_at, c.first_in_at, c.last_in_at, c.token_at
+		FROM @ids:$1@ AS wanted JOIN chats c ON c.contact_key=wanted.id`, rowList(keys))
+	if err != nil {
+		return err
+	}
+	for _, look := range looks {
+		look.found = found[look.key]
+	}
+	return nil
+}
+
+type chatArg struct {
+	Contact string          `json:"contact"`
+	Session fleet.SessionID `json:"session"`
+}
+
+// byChat is the order in which chats are locked.
+func byChat(a, b chatArg) int {
+	return cmp.Or(cmp.Compare(a.Contact, b.Contact), cmp.Compare(a.Session, b.Session))
+}
+
+// writeOut notes that messages were queued which open their chat, or whose chat was last written to a
+// while ago. Chats are locked in the order of their keys.
+func (s *Store) writeOut(ctx context.Context, messages []*fleet.Message, stored map[fleet.MessageID]bool, wanted map[fleet.MessageID]wish) error {
+	var args []chatArg
+	for _, m := range messages {
+		if stored[m.ID] && (m.Opened || wanted[m.ID].touch) && !m.Parked {
+			args = append(args, chatArg{m.ContactKey, m.SessionID})
+		}
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	slices.SortFunc(args, func(a, b chatArg) int {
+		return cmp.Or(cmp.Compare(a.Contact, b.Contact), cmp.Compare(a.Session, b.Session))
+	})
+	_, err := s.exec(ctx, `INSERT INTO chats (contact_key, session_id, first_out_at, last_out_at)
+		SELECT r.contact, r.session, @now@, @now@ FROM @rows:$1(contact text, session text)@ AS r WHERE TRUE
+		ON CONFLICT (contact_key, session_id) DO UPDATE SET last_out_at=@now@,
+			first_out_at=CASE WHEN chats.first_out_at=0 THEN @now@ ELSE chats.first_out_at END`, rowList(slices.Compact(args)))
+	if err != nil {
+		return fmt.Errorf("write chats: %w", err)
+	}
+	return nil
+}
+
+// ChatStale reports whether the next message out should be noted in the chat.
+func ChatStale(c *fleet.Chat, now time.Time) bool { return now.Sub(c.LastOutAt) >= chatStale }
+
+// WriteIn notes, in the caller's transaction, that somebody wrote to a session at a time by WhatsApp's
+// clock, now at the latest. It reports whether it is the first for an hour or the first ever.
+func (s *Store) WriteIn(ctx context.Context, session fleet.SessionID, contactKey string, when time.Time) (bool, error) {
+	n, err := s.exec(ctx, `INSERT INTO chats (contact_key, session_id, first_in_at, last_in_at)
+		SELECT $1, $2, t.at, t.at FROM (SELECT CASE WHEN CAST($3 AS BIGINT)=0 OR CAST($3 AS BIGINT)>@now@ THEN @now@ ELSE CAST($3 AS BIGINT) END AS at) AS t WHERE TRUE
+		ON CONFLICT (contact_key, session_id) DO UPDATE SET last_in_at=excluded.last_in_at,
+			first_in_at=CASE WHEN chats.first_in_at=0 THEN excluded.first_in_at ELSE chats.first_in_at END
+		WHERE chats.last_in_at<=excluded.last_in_at-3600000`, contactKey, session, ms(when))
+	if err != nil {
+		return false, fmt.Errorf("write chat of session %s: %w", session, err)
+	}
+	return n > 0, nil
+}
+
+// KeepToken notes, in the caller's transaction, that somebody's trusted-contact token for a session is of
+// this time.
+func (s *Store) KeepToken(ctx context.Context, session fleet.SessionID, contactKey string, stamp time.Time) error {
+	_, err := s.exec(ctx, `INSERT INTO chats (contact_key, session_id, token_at) VALUES ($1, $2, $3)
+		ON CONFLICT (contact_key, session_id) DO UPDATE SET token_at=excluded.token_at WHERE chats.token_at<excluded.token_at`,
+		contactKey, session, ms(stamp))
+	if err != nil {
+		return fmt.Errorf("keep token time of session %s: %w", session, err)
+	}
+	return nil
+}
