@@ -86,6 +86,7 @@ async function main() {
   await admin('POST', '/api/admin/organizations', { orgId: 'interop', label: 'Interop' })
   const { sessionId } = await admin('POST', '/api/admin/sessions', { orgId: 'interop' })
   const { key } = await admin('POST', '/api/admin/keys', { orgId: 'interop', label: 'interop' })
+  await admin('PATCH', `/api/admin/sessions/${sessionId}`, { budget: { perMinute: 10_000, perHour: 10_000, perDay: 10_000 } }) // it is new, and may send a tenth
   await admin('POST', `/api/admin/sessions/${sessionId}/pair`, { method: 'qr' })
   const session = () => admin('GET', `/api/admin/sessions/${sessionId}`)
   await until('QR code', async () => (await session()).pairing)

@@ -73,6 +73,11 @@ func (c *Cluster) Pair(ctx context.Context, count int) error {
 	return each(c.Numbers[first:], pairing, func(n *Number) error { return c.pair(ctx, n) })
 }
 
+// Unbounded is the change of a session after which no budget holds it back, though its number is new.
+var Unbounded = map[string]any{
+	"budget": map[string]int{"perMinute": 10_000_000, "perHour": 10_000_000, "perDay": 10_000_000}, "newChatsPerDay": 10_000_000,
+}
+
 func (c *Cluster) pair(ctx context.Context, n *Number) error {
 	var key struct {
 		Key string `json:"key"`
@@ -91,6 +96,9 @@ func (c *Cluster) pair(ctx context.Context, n *Number) error {
 		}
 	}
 	n.Key = key.Key
+	if err := c.api(ctx, "PATCH", "/api/admin/sessions/"+n.Slug, c.Admin, Unbounded, nil); err != nil {
+		return err
+	}
 	for _, phone := range []string{n.Own, n.Person} {
 		if err := c.simulator(ctx, "POST", "/sim/phones", map[string]string{"pn": phone}, nil); err != nil {
 			return err

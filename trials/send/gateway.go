@@ -63,6 +63,9 @@ func (g *gateway) pairOne(ctx context.Context, org, number string) (string, erro
 		func() error {
 			return post("/api/admin/sessions", map[string]string{"orgId": org, "sessionId": slug}, nil)
 		},
+		func() error {
+			return cluster.Call(ctx, http.MethodPatch, g.api+session, g.admin, nil, cluster.Unbounded, nil)
+		},
 		func() error { return post(session+"/pair", map[string]string{"method": "qr"}, nil) },
 	} {
 		if err := step(); err != nil {
