@@ -54,6 +54,7 @@ func (s *Socket) handle(l *life, evt any) bool {
 		s.m.pingTimeouts.Inc()
 	case *events.NotifyAccountReachoutTimelock:
 		s.m.reachout.Inc()
+		s.limited(l, timeLock(e))
 
 	case *events.QR:
 		s.post(note{codes: e.Codes})

@@ -92,6 +92,9 @@ type Handler struct {
 	AllowRetry func(ctx context.Context, waID string) bool
 	// Resync says whether a collection of app state that can't be verified may be fetched anew as a whole; nil = never.
 	Resync func(ctx context.Context, collection string) bool
+	// Limit is told when WhatsApp says that the number may not write to strangers or open new chats, or may again. It may
+	// not come for a limit that began while nobody was connected: refused sends tell of that.
+	Limit func(ctx context.Context, limit fleet.NumberLimit)
 	// PushName is told the account's own name when it is learned or changed.
 	PushName func(ctx context.Context, name string)
 }
@@ -224,7 +227,7 @@ func (s *Socket) run(parent context.Context) End {
 	defer media.CloseIdleConnections()
 	sink := &waSink{
 		log: s.log, ctx: ctx, serverError: func(code int) { s.post(note{serverError: code}) },
-		took: func(n *waBinary.Node) { s.inflight.took(ctx, n) }, answered: s.inflight.answered,
+		took: func(n *waBinary.Node) { s.capping(n); s.inflight.took(ctx, n) }, answered: s.inflight.answered,
 	}
 	defer func() { <-sink.lines.close() }()
 	l := &life{ctx: ctx, cancel: cancel, client: s.newClient(ctx, &waLogger{waSink: sink}, main, media)}

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"slices"
 	"strings"
+	"time"
 
 	"go.mau.fi/whatsmeow/types"
 )
@@ -23,6 +24,11 @@ type account struct {
 	subscribers map[*device]jid
 	// watchers asked for the device list, and with which address forms.
 	watchers map[*device]addressForms
+
+	limits  enforced
+	heard   map[string]time.Time // when people's phones last wrote to it
+	wrote   map[string]bool      // whom its companions wrote to
+	trusted map[string]trust     // tokens that people gave it
 }
 
 // addressForms remembers how somebody addressed a user. Clients cache what they learn by the form they used.
@@ -37,6 +43,7 @@ func (s *Server) account(pn string) *account {
 		pn: pn, lid: "1" + strings.Repeat("0", max(0, 14-len(pn))) + pn, pushName: "Sim " + pn,
 		devices: map[uint16]*device{}, nextDevice: 1, blocked: map[string]bool{}, appState: map[string][][]byte{},
 		subscribers: map[*device]jid{}, watchers: map[*device]addressForms{},
+		heard: map[string]time.Time{}, wrote: map[string]bool{}, trusted: map[string]trust{},
 	}
 	a.phone = newPhone(s, a)
 	s.byPN[a.pn], s.byLID[a.lid] = a, a

@@ -24,6 +24,8 @@ func (s *Server) routes() http.Handler {
 		"POST /sim/phones/{pn}/{action}":            s.postPhoneAction,
 		"GET /sim/faults":                           s.getFaults,
 		"PUT /sim/faults":                           s.putFault,
+		"GET /sim/phones/{pn}/enforcement":          s.getEnforcement,
+		"PUT /sim/phones/{pn}/enforcement":          s.putEnforcement,
 		"POST /sim/sessions/{pn}/{device}/{action}": s.postSessionAction,
 		"GET /sim/log":                              s.getLog,
 		"POST /sim/log/lease":                       s.postLease,

@@ -25,6 +25,12 @@
 // [Server.SetFault] sets what goes wrong for a session, a recipient, both or everyone, while things run. Of
 // several scopes that match, the narrowest one that sets the field in question decides.
 //
+// # Enforcement
+//
+// [Server.SetEnforcement] limits a number as WhatsApp does: strangers are refused with 463 under a reach-out time-lock and
+// with 475 beyond a cap on new chats, both told to the linked devices; people give trusted-contact tokens that must be shown;
+// a throttled number is refused, or acknowledged and heard by nobody. Over HTTP it is PUT /sim/phones/{number}/enforcement.
+//
 // # Lifecycle and locks
 //
 // [New], then [Server.Serve] on any listener (TCP, or memnet inside a testing/synctest bubble), then

@@ -7,9 +7,13 @@ func (s *Server) message(c *conn, n *node) {
 	e := s.inEntry(c, n)
 	to := attrJID(n, "to")
 	ack := node{Tag: KindAck, Attrs: attrs{"class": "message", "id": n.Attrs["id"], "from": to, "t": unixNow()}}
-	fate, code := ackNormal, 0
+	fate, code, swallowed := ackNormal, 0, false
 	if e.Type != "peer" { // faults concern what people send, not what devices of one account tell each other
-		fate, code = s.faults.forMessage(c.session(), e.Recipient)
+		if fate, code = s.faults.forMessage(c.session(), e.Recipient); fate != ackRefused {
+			if code, swallowed = s.enforce(c.dev.account, s.lookup(to), n); code != 0 {
+				fate = ackRefused
+			}
+		}
 	}
 	if fate == ackRefused {
 		e.Error = code
@@ -18,7 +22,10 @@ func (s *Server) message(c *conn, n *node) {
 		c.sendAfter(ack, s.recipientLatency(c, e.Recipient))
 		return
 	}
-	r := s.relay(c.dev.account, c.dev.id, n)
+	var r relayed
+	if !swallowed {
+		r = s.relay(c.dev.account, c.dev.id, n)
+	}
 	e.Relayed = r.reached
 	s.oracle.add(e)
 	switch fate {

@@ -59,6 +59,9 @@ type Entry struct {
 	Retry int `json:"retry,omitempty"`
 	// Relayed tells for an incoming message whether at least one device of the recipient was given it.
 	Relayed bool `json:"relayed,omitempty"`
+	// Token tells what an incoming message showed for its right to be sent: "tc", a token of the recipient, or "cs", one
+	// made from the number's salt; "" for none.
+	Token string `json:"token,omitempty"`
 	// Duplicate tells for kind "decrypted" that the phone had this message already.
 	Duplicate bool `json:"duplicate,omitempty"`
 }

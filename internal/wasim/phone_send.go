@@ -52,6 +52,7 @@ func (p *Phone) Send(ctx context.Context, to types.JID, msg *waE2E.Message) (id 
 	p.remember(id, sentMessage{to, msg})
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	target.hear(p.account)
 	s.relay(p.account, 0, &node{
 		Tag: KindMessage, Attrs: attrs{"to": to.ToNonAD(), "id": id, "type": "text"},
 		Content: []node{{Tag: "participants", Content: list}},

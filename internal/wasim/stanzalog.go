@@ -62,6 +62,11 @@ func (s *Server) describeMessage(e *Entry, n *node) {
 	if attrString(n, "category") == "peer" {
 		e.Type = "peer"
 	}
+	for tag, token := range map[string]string{"tctoken": "tc", "cstoken": "cs"} {
+		if _, ok := n.GetOptionalChildByTag(tag); ok {
+			e.Token = token
+		}
+	}
 	for _, enc := range n.GetChildrenByTag("enc") {
 		e.Retry = max(e.Retry, attrInt(&enc, "count"))
 	}
