@@ -44,6 +44,11 @@ test-fast: mend ## Run the suite without the race detector; results of unchanged
 test-interop: ## Let a WhatsApp client of another make talk to wafleet through the simulator (needs npm)
 	@scripts/interop
 
+.PHONY: test-browser
+test-browser: ## Open the pages of pairing links in Chromium, and scan what it shows (ARTIFACTS= for the screenshots)
+	@scripts/need chromium zbar
+	$(GO) test -tags browser -count=1 -timeout 5m $(if $(ARTIFACTS),-artifacts -outputdir $(abspath $(ARTIFACTS))) -run InABrowser ./internal/pairing
+
 .PHONY: fuzz
 fuzz: mend ## Run every fuzz target for FUZZTIME (10s)
 	MODFILE=$(SIM) FUZZTIME=$(FUZZTIME) scripts/fuzz
@@ -125,7 +130,7 @@ $(LINT): .golangci-lint-version
 	GOBIN=$(CURDIR)/.cache/bin GOFLAGS= $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$$version
 
 .PHONY: check
-check: fmt-check vet test test-interop lint ## What CI runs
+check: fmt-check vet test test-browser test-interop lint ## What CI runs
 
 .PHONY: clean
 clean: ## Remove what was built, and the mended copies
