@@ -19,6 +19,7 @@ const (
 	CommandConnect = "connect" // dial now: also leaves conflict, failed and temp_banned
 	CommandLogout  = "logout"  // unlink the device at WhatsApp
 	CommandRead    = "read"    // payload ReadPayload
+	CommandCheck   = "check"   // payload CheckPayload: ask WhatsApp who people are
 )
 
 // CommandStatus is where a command is.
@@ -55,6 +56,11 @@ type Command struct {
 type PairPayload struct {
 	Method string `json:"method"`          // PairQR or PairCode
 	Phone  string `json:"phone,omitempty"` // E.164 digits, for PairCode
+}
+
+// CheckPayload asks WhatsApp who has an account, and where. The answer is in the contacts.
+type CheckPayload struct {
+	People []Person `json:"people"`
 }
 
 // ReadPayload asks to mark one inbound message as read.

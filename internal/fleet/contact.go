@@ -7,8 +7,16 @@ import (
 
 // Person is how WhatsApp names somebody: by number, by LID, or both. One at least is set.
 type Person struct {
-	Phone string // digits with country code
-	LID   string // digits
+	Phone string `json:"phone,omitempty"` // digits with country code
+	LID   string `json:"lid,omitempty"`   // digits
+}
+
+// Address is where frames to a person go: one form for each, so that their phone shows one chat.
+func (p Person) Address() string {
+	if p.Phone != "" {
+		return p.Phone + "@s.whatsapp.net"
+	}
+	return p.LID + "@lid"
 }
 
 // Keys are the names that a person is found under, the match key first.

@@ -97,6 +97,8 @@ func (a *API) Run(ctx context.Context) error {
 // registerAll adds every operation, in the order in which the documentation shows them.
 func registerAll(api huma.API, d *deps) {
 	registerMessages(api, d)
+	registerContacts(api, d)
+	registerOptOuts(api, d)
 	registerOwnOrganization(api, d)
 	registerEndpoints(api, d)
 	registerDeliveries(api, d, consumerSide)
@@ -130,7 +132,7 @@ func humaConfig(version string) huma.Config {
 		c.Info.Extensions = map[string]any{"x-gateway-version": version}
 	}
 	for _, tag := range []string{
-		"Messages", "Webhooks", "Organization", "Organizations", "Sessions", "Pairing links", "Keys", "Audit log", "Workers", "Operator webhooks",
+		"Messages", "Contacts", "Opt-outs", "Webhooks", "Organization", "Organizations", "Sessions", "Pairing links", "Keys", "Audit log", "Workers", "Operator webhooks",
 	} {
 		c.Tags = append(c.Tags, &huma.Tag{Name: tag})
 	}

@@ -45,7 +45,11 @@ func (*deps) readBody(next http.Handler) http.Handler {
 			return
 		}
 		if len(raw) > 0 {
-			if p := checkBody(r.Header, raw); p != nil {
+			check := checkBody
+			if r.URL.Path == importPath {
+				check = checkCSV
+			}
+			if p := check(r.Header, raw); p != nil {
 				writeProblem(w, r, p)
 				return
 			}
@@ -78,6 +82,18 @@ func checkBody(h http.Header, raw []byte) *Problem {
 		return problem(http.StatusBadRequest, "BAD_JSON", "the body is not JSON: "+syntaxDetail(raw))
 	}
 	if badEscape(raw) {
+		return errText
+	}
+	return nil
+}
+
+// checkCSV is checkBody for the one path that takes a table.
+func checkCSV(h http.Header, raw []byte) *Problem {
+	media, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	if err != nil || media != "text/csv" || h.Get("Content-Encoding") != "" {
+		return problem(http.StatusUnsupportedMediaType, "UNSUPPORTED_MEDIA_TYPE", "send a table: Content-Type: text/csv, UTF-8, not compressed")
+	}
+	if !utf8.Valid(raw) || bytes.IndexByte(raw, 0) >= 0 {
 		return errText
 	}
 	return nil

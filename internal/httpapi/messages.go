@@ -89,7 +89,7 @@ func (h *SendHeaders) key() (string, error) {
 
 // sendBody is a request to send. Limits that have codes of their own are checked by outbound.
 type sendBody struct {
-	To         string `json:"to" doc:"Phone number with country code (+5511900000001), or …@s.whatsapp.net, …@lid." example:"+5511900000001"`
+	To         string `json:"to" doc:"Phone number with country code (+5511900000001), …@s.whatsapp.net, …@lid, or a contactId. Without country code only if the organization has a region." example:"+5511900000001"`
 	Type       string `json:"type,omitempty" enum:"text" default:"text"`
 	Text       string `json:"text" doc:"1 to 65,536 characters." example:"Your order is on its way."`
 	TTLSeconds *int   `json:"ttlSeconds,omitempty" doc:"How long it may wait to be sent, 1 to 86,400; 600 if missing. Then it expires." example:"600"`
@@ -135,11 +135,17 @@ func registerMessages(api huma.API, d *deps) {
 		) (*reply[Page[Message]], error) {
 			q := store.MessageQuery{Org: caller(ctx).OrgID, Status: in.Status, Limit: in.Limit}
 			if in.To != "" {
-				to, err := fleet.ParseRecipient(in.To)
+				to, err := d.outbound.ParseRecipient(ctx, q.Org, in.To)
 				if err != nil {
 					return nil, err
 				}
-				q.ContactKey = to.ContactKey
+				known, err := d.store.Recipient(ctx, q.Org, to)
+				if err != nil {
+					return nil, err
+				}
+				if q.ContactKey = to.ContactKey; known != nil {
+					q.ContactKey = known.Key
+				}
 			}
 			var err error
 			if q.Before, err = numberCursor(in.Cursor); err != nil {

@@ -129,8 +129,8 @@ func (o *Outbound) acceptUnderKey(ctx context.Context, r Request, key *heldKey) 
 	}
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
-	if bad, ok := errors.AsType[*fleet.InvalidError](err); ok {
-		kept := key.complete(rctx, http.StatusUnprocessableEntity, answer{Code: bad.Code, Field: bad.Field, Detail: bad.Detail})
+	if status, refusal := lasting(err); status != 0 {
+		kept := key.complete(rctx, status, refusal)
 		switch {
 		case kept == nil:
 			return a, err
@@ -142,6 +142,17 @@ func (o *Outbound) acceptUnderKey(ctx context.Context, r Request, key *heldKey) 
 		o.log.WarnContext(ctx, "idempotency key stays locked until its time ends", slog.String("org_id", string(r.Org)), slog.Any("err", released))
 	}
 	return a, err
+}
+
+// lasting is the refusal that an error stands for if that is kept, with its HTTP status, else 0.
+func lasting(err error) (status int, a answer) {
+	if bad, ok := errors.AsType[*fleet.InvalidError](err); ok {
+		return http.StatusUnprocessableEntity, answer{Code: bad.Code, Field: bad.Field, Detail: bad.Detail}
+	}
+	if no, ok := errors.AsType[*fleet.CodedError](err); ok && no.Code == fleet.CodeOptedOut {
+		return http.StatusForbidden, answer{Code: no.Code, Detail: no.Detail}
+	}
+	return 0, answer{}
 }
 
 // acceptUnclaimed is the bug that plant.NoOnce plants: the key is looked up, and written only once the message is made.
@@ -170,6 +181,9 @@ func replay(found store.Idempotency) (Accepted, error) {
 	}
 	if a.Message != nil {
 		return Accepted{Message: *a.Message, Replayed: true}, nil
+	}
+	if found.Status == http.StatusForbidden {
+		return Accepted{Replayed: true}, &fleet.CodedError{Code: a.Code, Detail: a.Detail, Err: fleet.ErrConflict}
 	}
 	return Accepted{Replayed: true}, &fleet.InvalidError{Code: a.Code, Field: a.Field, Detail: a.Detail}
 }

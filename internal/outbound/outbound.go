@@ -40,6 +40,7 @@ type Outbound struct {
 	bus     bus.Bus
 	log     *slog.Logger
 	metrics *metrics
+	regions regions
 
 	// gap is called between two steps, for tests that let a process die there; nil otherwise.
 	gap func(step string) error
@@ -79,21 +80,29 @@ func (o *Outbound) Accept(ctx context.Context, r Request) (Accepted, error) {
 	return a, err
 }
 
-// accept does the work, under a key if one was claimed. A refusal that stays true is returned as
-// *fleet.InvalidError and kept under the key.
+// accept does the work, under a key if one was claimed. A refusal that stays true is kept under the key: an
+// *fleet.InvalidError, or that the recipient opted out.
 func (o *Outbound) accept(ctx context.Context, r Request, key *heldKey) (Accepted, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), workTime)
 	defer cancel()
-	to, err := r.validate()
+	region, err := o.region(ctx, r.Org, r.To)
 	if err != nil {
 		return Accepted{}, err
 	}
+	to, err := r.validate(region)
+	if err != nil {
+		return Accepted{}, err
+	}
+	m := fleet.Message{
+		OrgID: r.Org, ProjectID: r.Project, To: r.To, Kind: KindText, Text: r.Text, ClientRef: r.ClientRef,
+		SendAt: r.SendAt, DueAt: r.SendAt, Parked: !r.SendAt.IsZero(),
+	}
+	if err := o.address(ctx, to, &m); err != nil {
+		return Accepted{}, err
+	}
 	a := &store.Acceptance{
-		Message: fleet.Message{
-			OrgID: r.Org, ProjectID: r.Project, ContactKey: to.ContactKey, To: r.To, ToJID: to.JID, Kind: KindText, Text: r.Text, ClientRef: r.ClientRef,
-			SendAt: r.SendAt, DueAt: r.SendAt, Parked: !r.SendAt.IsZero(),
-		},
-		TTL: r.ttl(),
+		Message: m,
+		TTL:     r.ttl(),
 		Answer: func(m *fleet.Message) ([]byte, error) {
 			if err := o.at("inserted"); err != nil || key == nil {
 				return nil, err
@@ -108,7 +117,7 @@ func (o *Outbound) accept(ctx context.Context, r Request, key *heldKey) (Accepte
 	if err != nil {
 		return Accepted{}, err
 	}
-	m := a.Message
+	m = a.Message
 	if err := o.at("committed"); err != nil {
 		return Accepted{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/phone"
 )
 
 // KindText is the only kind of message of this version.
@@ -45,8 +46,8 @@ func (r *Request) ttl() time.Duration {
 	return time.Duration(*r.TTLSeconds) * time.Second
 }
 
-// validate returns who the message is for, or an *fleet.InvalidError.
-func (r *Request) validate() (fleet.Recipient, error) {
+// validate returns who the message is for, in an organization of this region, or an *fleet.InvalidError.
+func (r *Request) validate(region string) (fleet.Recipient, error) {
 	bad := func(code, field, detail string, args ...any) (fleet.Recipient, error) {
 		return fleet.Recipient{}, &fleet.InvalidError{Code: code, Field: field, Detail: fmt.Sprintf(detail, args...)}
 	}
@@ -74,7 +75,7 @@ func (r *Request) validate() (fleet.Recipient, error) {
 	if !r.SendAt.IsZero() && !r.SendAt.After(time.Now()) {
 		r.SendAt = time.Time{} // a time that has passed means now
 	}
-	return fleet.ParseRecipient(r.To)
+	return phone.ParseRecipient(r.To, region)
 }
 
 func clean(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }

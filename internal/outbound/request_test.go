@@ -46,7 +46,7 @@ func TestValidate(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := request(tc.edit)
-			to, err := r.validate()
+			to, err := r.validate("")
 			bad, _ := errors.AsType[*fleet.InvalidError](err)
 			switch {
 			case tc.code == "" && (err != nil || to.ContactKey != "5511900000001"):

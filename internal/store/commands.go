@@ -20,7 +20,7 @@ const commandGrace = time.Hour
 
 // knownCommands are the kinds this binary can do, as an SQL list. Others are neither claimed nor
 // thrown away: a newer process may know them.
-const knownCommands = `('` + fleet.CommandPair + `','` + fleet.CommandConnect + `','` + fleet.CommandLogout + `','` + fleet.CommandRead + `')`
+const knownCommands = `('` + fleet.CommandPair + `','` + fleet.CommandConnect + `','` + fleet.CommandLogout + `','` + fleet.CommandRead + `','` + fleet.CommandCheck + `')`
 
 const commandColumns = `id, n, session_id, class, kind, payload, status, result, error_code, error, attempts, created_at, expires_at, finished_at`
 

@@ -228,3 +228,15 @@ func (s *Store) GetContact(ctx context.Context, org fleet.OrgID, id fleet.Contac
 	}
 	return k, nil
 }
+
+// Asker is a session of the organization that can ask WhatsApp something now; fleet.ErrNotFound if there is none.
+func (s *Store) Asker(ctx context.Context, org fleet.OrgID) (fleet.SessionID, error) {
+	var id fleet.SessionID
+	err := s.row(ctx, `SELECT s.id FROM sessions s JOIN leases l ON l.session_id=s.id
+		WHERE s.org_id=$1 AND s.desired='running' AND s.observed='connected' AND s.observed_epoch=l.epoch AND l.expires_at>@now@
+		ORDER BY s.paused, s.position LIMIT 1`, org).Scan(&id)
+	if err != nil {
+		return "", fmt.Errorf("session of %s that can ask WhatsApp: %w", org, notFound(err))
+	}
+	return id, nil
+}

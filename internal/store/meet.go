@@ -125,7 +125,7 @@ func (s *Store) remember(ctx context.Context, k Known, merged []fleet.Contact, g
 	k.Key = fleet.ContactKey(k.Phone, k.LID)
 	if g.Present || g.Absent {
 		if k.Absent, k.JID = g.Absent, ""; g.Present {
-			k.JID = address(k.Person())
+			k.JID = k.Person().Address()
 		}
 		if now := s.clockTime(); g.Absent || before.Absent || k.JID != before.JID || now.Sub(before.CheckedAt) > retold {
 			k.CheckedAt = now
@@ -155,14 +155,6 @@ func (s *Store) remember(ctx context.Context, k Known, merged []fleet.Contact, g
 	}
 	_, err = s.AppendEvent(ctx, fleet.Event{OrgID: k.OrgID, Kind: fleet.EventContactUpdated, ConversationID: k.ConversationID, Data: data})
 	return met, err
-}
-
-// address is where frames to a person go: one form for each, so that their phone shows one chat.
-func address(p fleet.Person) string {
-	if p.Phone != "" {
-		return p.Phone + "@s.whatsapp.net"
-	}
-	return p.LID + "@lid"
 }
 
 // clockTime is the process's time, or the test's.

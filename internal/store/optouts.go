@@ -150,3 +150,24 @@ func (s *Store) setPeopleRules(ctx context.Context, org fleet.OrgID, rules fleet
 	}
 	return s.audit(ctx, change{action: "organization.people", org: org, subject: string(org), before: before, after: rules})
 }
+
+// OptOut opts a recipient out of an organization or in again by hand, and makes a contact of one who is none yet.
+// A contact's id that is none of its own is fleet.ErrNotFound.
+func (s *Store) OptOut(ctx context.Context, org fleet.OrgID, r fleet.Recipient, d Decision) (k Known, changed bool, err error) {
+	err = s.InTx(ctx, func(ctx context.Context) (err error) {
+		if r.Contact != "" {
+			k, err = s.GetContact(ctx, org, r.Contact)
+		} else {
+			var met Met
+			met, err = s.Meet(ctx, org, Sighting{Person: fleet.Person{LID: r.LID}, Asked: r.Phone})
+			k = met.Known
+		}
+		if err != nil {
+			return err
+		}
+		changed, err = s.Decide(ctx, k, d)
+		k.OptedOut = d.Stop
+		return err
+	})
+	return k, changed, err
+}

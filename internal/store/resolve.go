@@ -70,7 +70,7 @@ func (s *Store) resolveMessages(ctx context.Context, met Met, keys []string) err
 		return err
 	}
 	_, err := s.exec(ctx, wait+`UPDATE messages SET unresolved=FALSE, to_jid=$3, contact_key=$4, conversation_id=$5 FROM waits WHERE seq=waits.place AND status='queued'`,
-		met.OrgID, names, cmp.Or(met.JID, address(met.Person())), met.Key, met.ConversationID)
+		met.OrgID, names, cmp.Or(met.JID, met.Person().Address()), met.Key, met.ConversationID)
 	return err
 }
 
@@ -78,7 +78,7 @@ func (s *Store) resolveMessages(ctx context.Context, met Met, keys []string) err
 func (s *Store) Postpone(ctx context.Context, term fleet.Term, people []fleet.Person, wait time.Duration) error {
 	var jids []string
 	for _, p := range people {
-		jids = append(jids, address(p))
+		jids = append(jids, p.Address())
 	}
 	err := s.Fenced(ctx, term, func(ctx context.Context) error {
 		_, err := s.exec(ctx, `UPDATE messages SET due_at=@now@+CAST($3 AS BIGINT) WHERE session_id=$1 AND status IN ('queued', 'sending')

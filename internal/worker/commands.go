@@ -45,7 +45,7 @@ func (v *supervisor) serve(ctx context.Context, c *fleet.Command) {
 		v.startPairing(ctx, c)
 	case fleet.CommandConnect:
 		v.connect(ctx, c)
-	case fleet.CommandLogout, fleet.CommandRead:
+	case fleet.CommandLogout, fleet.CommandRead, fleet.CommandCheck:
 		v.onSocket(ctx, c)
 	default:
 		// ClaimCommands leaves unknown kinds alone; one here is a kind this switch forgot.
@@ -181,8 +181,11 @@ func (v *supervisor) onSocket(ctx context.Context, c *fleet.Command) {
 }
 
 func (g *generation) command(ctx context.Context, c *fleet.Command) error {
-	if c.Kind == fleet.CommandLogout {
+	switch c.Kind {
+	case fleet.CommandLogout:
 		return g.sock.Logout(ctx)
+	case fleet.CommandCheck:
+		return g.check(ctx, c)
 	}
 	var p fleet.ReadPayload
 	if err := json.Unmarshal([]byte(c.Payload), &p); err != nil {

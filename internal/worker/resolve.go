@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -80,4 +82,20 @@ func (w *Worker) resolved(ctx context.Context, term fleet.Term, org fleet.OrgID,
 		}
 	}
 	return met, nil
+}
+
+// check asks WhatsApp who people are because somebody wants to know before they write to them.
+func (g *generation) check(ctx context.Context, c *fleet.Command) error {
+	var p fleet.CheckPayload
+	if err := json.Unmarshal([]byte(c.Payload), &p); err != nil {
+		return fmt.Errorf("read command: %w", err)
+	}
+	accounts, err := g.sock.Resolve(ctx, p.People)
+	if err == nil {
+		_, err = g.v.w.resolved(ctx, g.v.term.Fleet(), g.org, accounts)
+	}
+	if err == nil && len(accounts) < len(p.People) {
+		err = fmt.Errorf("WhatsApp answered for %d of %d people", len(accounts), len(p.People))
+	}
+	return err
 }
