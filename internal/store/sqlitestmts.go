@@ -21,6 +21,8 @@ var errNoContext = errors.New("sqlite: the driver lost its context methods")
 type preparing struct {
 	sqliteConn
 	idle map[string]driver.Stmt // prepared, and nobody reads its rows
+	turn chan struct{}          // of the file's writers in this process
+	inTx bool
 }
 
 // sqliteConn is what the driver's connections can do, all of which must stay visible through the wrapper.
@@ -36,16 +38,22 @@ type sqliteConn interface {
 }
 
 var (
-	_ driver.Connector = fileSource("")
+	_ driver.Connector = (*fileSource)(nil)
 	_ sqliteConn       = (*preparing)(nil)
 )
 
-// fileSource connects to one SQLite file.
-type fileSource string
+// fileSource connects to one SQLite file. A file has one writer at a time, and SQLite lets the others look again after
+// pauses that grow; the writers of this process stand in line instead, and each begins when the one before it is done.
+type fileSource struct {
+	url  string
+	turn chan struct{} // one slot
+}
+
+func newFileSource(url string) *fileSource { return &fileSource{url, make(chan struct{}, 1)} }
 
 // Connect implements driver.Connector.
-func (f fileSource) Connect(context.Context) (driver.Conn, error) {
-	conn, err := f.Driver().Open(string(f))
+func (f *fileSource) Connect(context.Context) (driver.Conn, error) {
+	conn, err := f.Driver().Open(f.url)
 	if err != nil {
 		return nil, err
 	}
@@ -54,11 +62,11 @@ func (f fileSource) Connect(context.Context) (driver.Conn, error) {
 		_ = conn.Close()
 		return nil, errNoContext
 	}
-	return &preparing{sqliteConn: able, idle: map[string]driver.Stmt{}}, nil
+	return &preparing{sqliteConn: able, idle: map[string]driver.Stmt{}, turn: f.turn}, nil
 }
 
 // Driver implements driver.Connector.
-func (fileSource) Driver() driver.Driver { return fileDriver }
+func (*fileSource) Driver() driver.Driver { return fileDriver }
 
 // fileDriver tells statements the time of this process. A literal would make every text another one, never prepared yet.
 var fileDriver = func() *sqlite.Driver {
@@ -70,8 +78,59 @@ var fileDriver = func() *sqlite.Driver {
 	return d
 }()
 
+// BeginTx implements driver.ConnBeginTx.
+func (p *preparing) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
+	if err := p.await(ctx); err != nil {
+		return nil, err
+	}
+	tx, err := p.sqliteConn.BeginTx(ctx, o)
+	if err != nil {
+		<-p.turn
+		return nil, err
+	}
+	p.inTx = true
+	return &turnTx{tx, p}, nil
+}
+
+// await waits for this process's turn to write.
+func (p *preparing) await(ctx context.Context) error {
+	select {
+	case p.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// turnTx ends its turn with the transaction.
+type turnTx struct {
+	tx driver.Tx
+	p  *preparing
+}
+
+// Commit implements driver.Tx.
+func (t *turnTx) Commit() error { return t.end(t.tx.Commit) }
+
+// Rollback implements driver.Tx.
+func (t *turnTx) Rollback() error { return t.end(t.tx.Rollback) }
+
+func (t *turnTx) end(f func() error) error {
+	err := f()
+	if t.p.inTx {
+		t.p.inTx = false
+		<-t.p.turn
+	}
+	return err
+}
+
 // ExecContext implements driver.ExecerContext.
 func (p *preparing) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if !p.inTx {
+		if err := p.await(ctx); err != nil {
+			return nil, err
+		}
+		defer func() { <-p.turn }()
+	}
 	stmt, err := p.take(ctx, query)
 	if err != nil {
 		return nil, err

@@ -148,7 +148,7 @@ func source(raw string) (driver.Connector, dbutil.Dialect, error) {
 		q.Add("_pragma", p)
 	}
 	q.Set("_txlock", "immediate")
-	return fileSource("file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()), dbutil.SQLite, nil
+	return newFileSource("file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()), dbutil.SQLite, nil
 }
 
 // Close waits for what is being committed and closes both pools.
