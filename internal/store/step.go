@@ -274,7 +274,7 @@ func (b *batch) lock() []Statement {
 			ids = append(ids, messageArg{Session: p.Term.SessionID, ID: string(p.Result.ID)})
 		}
 		if p.Claim != nil {
-			ids = append(ids, messageArg{p.Term.SessionID, string(p.Claim.ID), p.Claim.Kind, past})
+			ids = append(ids, messageArg{p.Term.SessionID, string(p.Claim.ID), p.Claim.Kind, past, p.Term.Epoch})
 		}
 		if p.Receipt != nil {
 			for _, waID := range p.Receipt.WAIDs {
@@ -282,11 +282,27 @@ func (b *batch) lock() []Statement {
 			}
 		}
 	}
-	text := lockSteps
-	if b.s.Postgres() {
-		text = lockStepsPostgres
+	if !b.s.Postgres() {
+		all := []Statement{{Text: fenced(heldTerms), Args: []any{rowList(terms)}, Row: func(row dbutil.Scannable) error {
+			var term fleet.Term
+			err := row.Scan(&term.SessionID, &term.Owner, &term.Epoch, &b.now)
+			b.held[term] = true
+			return err
+		}}}
+		frames := func(row dbutil.Scannable) error {
+			f := new(frame)
+			err := row.Scan(append(append([]any{&f.Session}, f.fields()...), &f.claimable)...)
+			b.found(f)
+			return err
+		}
+		for text, list := range map[string][]messageArg{framesByID: ids, framesByWAID: waIDs} {
+			if len(list) > 0 {
+				all = append(all, Statement{Text: text, Args: []any{rowList(list)}, Row: frames})
+			}
+		}
+		return all
 	}
-	return []Statement{{Text: fenced(text), Args: []any{rowList(terms), rowList(ids), rowList(waIDs)}, Row: func(row dbutil.Scannable) error {
+	return []Statement{{Text: fenced(lockSteps), Args: []any{rowList(terms), rowList(ids), rowList(waIDs)}, Row: func(row dbutil.Scannable) error {
 		var term fleet.Term
 		var indexed any
 		f := new(frame)
@@ -295,13 +311,18 @@ func (b *batch) lock() []Statement {
 		}
 		b.held[term] = true
 		f.Session = term.SessionID
-		if had := b.frames[f.ID]; had != nil { // named twice
-			had.claimable = had.claimable || f.claimable
-		} else if f.Seq != 0 {
-			b.frames[f.ID], b.byWAID[waKey{f.Session, f.waID}] = f, f
-		}
+		b.found(f)
 		return nil
 	}}}
+}
+
+// found notes a message that was read; one that several steps are about may be read twice.
+func (b *batch) found(f *frame) {
+	if had := b.frames[f.ID]; had != nil {
+		had.claimable = had.claimable || f.claimable
+	} else if f.Seq != 0 {
+		b.frames[f.ID], b.byWAID[waKey{f.Session, f.waID}] = f, f
+	}
 }
 
 // write writes what the messages became, their frames' outcomes, the frames that may leave, and the events.

@@ -20,29 +20,26 @@ type messageArg struct {
 	ID      string            `json:"id"`             // message id, or WhatsApp id
 	Claim   fleet.AttemptKind `json:"kind,omitempty"` // "": its result or a receipt is told
 	Past    fleet.MessageID   `json:"past"`           // a claim's: looked past as if it were settled
+	Epoch   int64             `json:"epoch"`          // a claim's
 }
 
 const (
 	leaseRows      = `@rows:$1(id text, owner text, epoch bigint)@`
-	messagesByID   = `@rows:$2(session text, id text, kind text, past text)@`
+	messagesByID   = `@rows:$2(session text, id text, kind text, past text, epoch bigint)@`
 	messagesByWAID = `@rows:$3(session text, id text)@`
 
 	// claimable is true for a locked message m that step a wants to claim, and may.
 	claimable = `(CASE a.kind WHEN '` + string(fleet.AttemptSend) + `' THEN ` + sendDueBut + `a.past` + sendDueFor + notOptedOut + `
 		WHEN '` + string(fleet.AttemptRepeat) + `' THEN ` + repeatDue + ` AND m.claim_epoch=a.epoch` + notOptedOut + ` ELSE FALSE END)`
 
-	lockSteps = `WITH wanted (session, seq) AS MATERIALIZED (
-			SELECT m.session_id, m.seq FROM ` + messagesByID + ` AS w JOIN messages m ON m.id=w.id AND m.session_id=w.session
-			UNION SELECT m.session_id, m.seq FROM ` + messagesByWAID + ` AS w JOIN messages m ON m.session_id=w.session AND m.wa_id=w.id)
-		SELECT l.session_id, t.owner, t.epoch, @now@, ` + frameColumns + `, coalesce(` + claimable + `, FALSE), @keyed@
-		FROM ` + leaseRows + ` AS t JOIN leases l ON l.session_id=t.id AND l.owner=t.owner AND l.epoch=t.epoch
-		LEFT JOIN wanted ON wanted.session=l.session_id LEFT JOIN messages m ON m.seq=wanted.seq
-		LEFT JOIN (SELECT w.id, w.kind, w.past, t.epoch FROM ` + messagesByID + ` AS w JOIN ` + leaseRows + ` AS t ON t.id=w.session) AS a
-			ON a.id=m.id AND a.epoch=t.epoch`
+	// SQLite's writer is alone and needs no locks: the terms, then the messages, each by its key.
+	heldTerms    = `SELECT l.session_id, t.owner, t.epoch, @now@ FROM ` + leaseRows + ` AS t CROSS JOIN leases l ON l.session_id=t.id AND l.owner=t.owner AND l.epoch=t.epoch`
+	framesByID   = `SELECT m.session_id, ` + frameColumns + `, coalesce(` + claimable + `, FALSE) FROM @rows:$1(session text, id text, kind text, past text, epoch bigint)@ AS a CROSS JOIN messages m ON m.id=a.id AND m.session_id=a.session`
+	framesByWAID = `SELECT m.session_id, ` + frameColumns + `, FALSE FROM @rows:$1(session text, id text)@ AS a CROSS JOIN messages m ON m.session_id=a.session AND m.wa_id=a.id`
 
 	// On PostgreSQL every row is found by its index and locked one after the other: leases first (wanted
 	// needs all of them before it knows anything), then messages in lane order.
-	lockStepsPostgres = `WITH held AS MATERIALIZED (
+	lockSteps = `WITH held AS MATERIALIZED (
 			SELECT l.session_id, t.owner, t.epoch FROM (SELECT DISTINCT id, owner, epoch FROM ` + leaseRows + ` AS t ORDER BY id, owner, epoch) AS t
 			CROSS JOIN LATERAL (SELECT session_id FROM leases l WHERE l.session_id=t.id AND l.owner=t.owner AND l.epoch=t.epoch FOR SHARE) AS l),
 		wanted AS (
@@ -55,7 +52,7 @@ const (
 			CROSS JOIN LATERAL (SELECT * FROM messages WHERE seq=w.seq FOR UPDATE) AS m)
 		SELECT held.session_id, held.owner, held.epoch, @now@, ` + frameColumns + `, coalesce(` + claimable + `, FALSE), @keyed@
 		FROM held LEFT JOIN k AS m ON m.session_id=held.session_id
-		LEFT JOIN LATERAL (SELECT w.kind, w.past, held.epoch FROM ` + messagesByID + ` AS w WHERE w.id=m.id) AS a ON TRUE`
+		LEFT JOIN LATERAL (SELECT w.kind, w.past, w.epoch FROM ` + messagesByID + ` AS w WHERE w.id=m.id) AS a ON TRUE`
 
 	writeFrames = `UPDATE messages AS m SET status=f.status, outcome=f.outcome, error_code=f.error_code, error_detail=f.error_detail,
 			repeats=f.repeats, locked_until=f.locked_until, due_at=f.due_at, unknown_since=f.unknown_since, next_repeat_at=f.next_repeat_at,

@@ -144,7 +144,7 @@ func source(raw string) (driver.Connector, dbutil.Dialect, error) {
 	}
 	path := strings.TrimPrefix(raw, "sqlite:")
 	q := url.Values{}
-	for _, p := range []string{"busy_timeout(10000)", "foreign_keys(1)", "journal_mode(WAL)", "synchronous(FULL)"} {
+	for _, p := range []string{"busy_timeout(10000)", "foreign_keys(1)", "journal_mode(WAL)", "synchronous(FULL)", "wal_autocheckpoint(4000)"} {
 		q.Add("_pragma", p)
 	}
 	q.Set("_txlock", "immediate")
