@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/wafleet/wafleet/internal/auth"
+	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/httpapi"
 	"github.com/wafleet/wafleet/internal/inbound"
 	"github.com/wafleet/wafleet/internal/outbound"
@@ -123,13 +124,20 @@ func (pr *process) addAPI(ctx context.Context) (*listener, error) {
 func (pr *process) addWorker(network *wa.Network, alone bool) {
 	w := worker.New(worker.Options{
 		Store: pr.store, Bus: pr.bus, Network: network,
-		Inbound: inbound.New(inbound.Options{Store: pr.store, Bus: pr.bus, Log: pr.log, Registerer: pr.registry}), Ledger: pr.ledger,
+		Inbound: inbound.New(inbound.Options{Store: pr.store, Bus: pr.bus, Log: pr.log, Registerer: pr.registry, Merged: pr.merged}), Ledger: pr.ledger,
 		ID: pr.cfg.Name(), Owner: pr.owner, Version: pr.versions.Version,
 		TTL: pr.cfg.LeaseTTL, Beat: pr.cfg.LeaseBeat, Batch: pr.cfg.RestoreConcurrency, Max: pr.cfg.WorkerMaxSessions, ClaimAll: alone,
 		Log: pr.log, Registerer: pr.registry,
 	})
 	pr.add("worker", stageWork, w.Run)
 	pr.ready.checks = append(pr.ready.checks, check{"worker", pr.workerHere})
+}
+
+// merged lets the newer pin of two names count that turned out to be one person's.
+func (pr *process) merged(ctx context.Context, org fleet.OrgID, from, into string) {
+	if err := pr.ledger.Merge(ctx, org, from, into); err != nil {
+		pr.log.WarnContext(ctx, "a person of two names may change numbers once", slog.Any("err", err))
+	}
 }
 
 // addWebhooks adds delivery.

@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/keyword"
 	"github.com/wafleet/wafleet/internal/store"
 )
 
@@ -30,6 +31,10 @@ type OrganizationDetail struct {
 	Organization
 	Sessions []fleet.SessionSlug `json:"sessions" doc:"In list order, which is the priority order."`
 	HeadID   fleet.SessionSlug   `json:"headSessionId,omitempty" doc:"The one that consumers see as sessionId, whichever number sends."`
+
+	Region             string                    `json:"region,omitempty" doc:"Whose numbers may come without a country code." example:"BR"`
+	Keywords           map[string]fleet.Keywords `json:"keywords" doc:"By language: what opts out and in when it is the whole message. STOP and START always do."`
+	OptOutConfirmation string                    `json:"optOutConfirmation,omitempty" doc:"Sent once to who opts out. Missing: nothing is."`
 }
 
 func organizationView(o fleet.Organization) Organization {
@@ -101,7 +106,7 @@ func registerOrganizations(api huma.API, d *deps) {
 	huma.Register(api, huma.Operation{
 		OperationID: "update-organization", Method: http.MethodPatch, Path: "/api/admin/organizations/{orgId}", Tags: tags,
 		Summary: "Change an organization", Security: adminSecurity,
-		Description: "Changes the label, the strategy, how long a person keeps their number, or its list of sessions: op \"add\" puts one of its sessions back at the end, " +
+		Description: "Changes the label, the strategy, how long a person keeps their number, what counts about opt-outs, or its list of sessions: op \"add\" puts one of its sessions back at the end, " +
 			"\"remove\" takes one out (it receives as before and never sends), \"reorder\" sets the order. It counts on the next send.",
 	}, func(ctx context.Context, in *struct {
 		OrgPath
@@ -150,13 +155,14 @@ func checkTimeZone(name string) error {
 
 // organizationChange is the body of a change; what is missing stays as it is.
 type organizationChange struct {
-	Label              *string             `json:"label,omitempty"`
-	Strategy           *fleet.Strategy     `json:"strategy,omitempty" enum:"weighted,priority,round-robin"`
-	TimeZone           *string             `json:"timeZone,omitempty" maxLength:"64"`
-	AffinityTTLSeconds *int                `json:"affinityTtlSeconds,omitempty" minimum:"60" maximum:"31536000" doc:"How long a person keeps the number that wrote to them last; 86,400 at first." example:"86400"`
-	Op                 string              `json:"op,omitempty" enum:"add,remove,reorder"`
-	SessionID          fleet.SessionSlug   `json:"sessionId,omitempty" doc:"With op \"add\" and \"remove\"." example:"org-a-04"`
-	Sessions           []fleet.SessionSlug `json:"sessions,omitempty" doc:"With op \"reorder\": every session of the list, once each." maxItems:"10000"`
+	Label              *string         `json:"label,omitempty"`
+	Strategy           *fleet.Strategy `json:"strategy,omitempty" enum:"weighted,priority,round-robin"`
+	TimeZone           *string         `json:"timeZone,omitempty" maxLength:"64"`
+	AffinityTTLSeconds *int            `json:"affinityTtlSeconds,omitempty" minimum:"60" maximum:"31536000" doc:"How long a person keeps the number that wrote to them last; 86,400 at first." example:"86400"`
+	PeopleChange
+	Op        string              `json:"op,omitempty" enum:"add,remove,reorder"`
+	SessionID fleet.SessionSlug   `json:"sessionId,omitempty" doc:"With op \"add\" and \"remove\"." example:"org-a-04"`
+	Sessions  []fleet.SessionSlug `json:"sessions,omitempty" doc:"With op \"reorder\": every session of the list, once each." maxItems:"10000"`
 }
 
 func (b *organizationChange) change() (store.OrgChange, error) {
@@ -175,6 +181,10 @@ func (b *organizationChange) change() (store.OrgChange, error) {
 			return c, err
 		}
 	}
+	var err error
+	if c.People, err = b.PeopleChange.change(); err != nil {
+		return c, err
+	}
 	switch {
 	case b.Sessions != nil && b.Op != "reorder":
 		return c, invalid("VALIDATION", "sessions", "belongs to op \"reorder\"")
@@ -191,7 +201,7 @@ func (b *organizationChange) change() (store.OrgChange, error) {
 	case "reorder":
 		c.Order = append([]fleet.SessionSlug{}, b.Sessions...)
 	default:
-		if b.Label == nil && b.Strategy == nil && b.TimeZone == nil && c.AffinityTTL == nil {
+		if b.Label == nil && b.Strategy == nil && b.TimeZone == nil && c.AffinityTTL == nil && c.People == nil {
 			return c, errNothingToChange
 		}
 	}
@@ -205,7 +215,14 @@ func (d *deps) organizationDetail(ctx context.Context, o fleet.Organization) (*r
 	if err != nil {
 		return nil, err
 	}
-	out := OrganizationDetail{Organization: organizationView(o), Sessions: []fleet.SessionSlug{}}
+	rules, err := d.store.PeopleRules(ctx, o.ID)
+	if err != nil {
+		return nil, err
+	}
+	out := OrganizationDetail{
+		Organization: organizationView(o), Sessions: []fleet.SessionSlug{},
+		Region: rules.Region, Keywords: keyword.Effective(rules.Keywords), OptOutConfirmation: rules.Confirmation,
+	}
 	for _, s := range sessions {
 		if !s.Detached {
 			out.Sessions = append(out.Sessions, s.Slug)

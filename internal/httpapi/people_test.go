@@ -118,3 +118,26 @@ func TestNumbersAreCheckedOnceByASessionThatIsConnected(t *testing.T) {
 		f.do("org-a", "POST", "/api/v1/contacts/check", `{"to":["+5511900000013"]}`).wantProblem("nobody can ask", http.StatusServiceUnavailable, "NONE_ELIGIBLE")
 	})
 }
+
+func TestAnOrganizationsRulesAboutPeopleAreChangedOneByOne(t *testing.T) {
+	f := newSender(t, storetest.SQLite(t))
+	got := f.must("admin", "PATCH", "/api/admin/organizations/org-a",
+		`{"region":"BR","keywords":{"de":{"stop":["ABMELDEN"],"start":[]},"fr":{"stop":[],"start":[]}},"optOutConfirmation":"Bye."}`)
+	words := got["keywords"].(map[string]any)
+	if got["region"] != "BR" || got["optOutConfirmation"] != "Bye." || len(words) != 5 || len(words["fr"].(map[string]any)["stop"].([]any)) != 0 ||
+		len(words["pt"].(map[string]any)["stop"].([]any)) == 0 {
+		t.Errorf("after the change: %v, want what was set beside the defaults", got)
+	}
+	got = f.must("admin", "PATCH", "/api/admin/organizations/org-a", `{"optOutConfirmation":""}`)
+	if got["region"] != "BR" || got["optOutConfirmation"] != nil || len(got["keywords"].(map[string]any)) != 5 {
+		t.Errorf("after another: %v, want only the confirmation gone", got)
+	}
+	for _, tc := range [][2]string{
+		{`{"region":"Brazil"}`, "REGION_INVALID"},
+		{`{"keywords":{"Portuguese":{"stop":[],"start":[]}}}`, "KEYWORDS_INVALID"},
+		{`{"keywords":{"pt":{"stop":["!!!"],"start":[]}}}`, "KEYWORDS_INVALID"},
+		{`{"optOutConfirmation":"` + strings.Repeat("a", 4097) + `"}`, "CONFIRMATION_INVALID"},
+	} {
+		f.do("admin", "PATCH", "/api/admin/organizations/org-a", tc[0]).wantProblem(tc[0][:15], http.StatusUnprocessableEntity, tc[1])
+	}
+}

@@ -14,7 +14,7 @@ func TestAKeywordOptsOutOnceAndIsToldLikeAnyMessage(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		term := owned(t, s, "org-a")
 		rules := fleet.PeopleRules{Confirmation: "You will hear no more from us."}
-		if _, err := s.UpdateOrganization(t.Context(), "org-a", store.OrgChange{People: &rules}); err != nil {
+		if _, err := s.UpdateOrganization(t.Context(), "org-a", store.OrgChange{People: func(p *fleet.PeopleRules) { *p = rules }}); err != nil {
 			t.Fatal(err)
 		}
 		h := handler(t, s, bus.NewLocal())

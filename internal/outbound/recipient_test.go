@@ -87,7 +87,7 @@ func TestARegionReadsNumbersWithoutACountryCode(t *testing.T) {
 	w := newWorld(t, s)
 	_, err := w.o.Accept(t.Context(), request(to("(011) 96123-4567")))
 	wantCode(t, err, "INVALID_RECIPIENT")
-	if _, err := s.UpdateOrganization(t.Context(), "org-a", store.OrgChange{People: &fleet.PeopleRules{Region: "BR"}}); err != nil {
+	if _, err := s.UpdateOrganization(t.Context(), "org-a", store.OrgChange{People: func(p *fleet.PeopleRules) { p.Region = "BR" }}); err != nil {
 		t.Fatal(err)
 	}
 	other, _ := open(t, s) // this process may remember for two seconds that there was none

@@ -125,3 +125,28 @@ func (s *Store) KeepToken(ctx context.Context, session fleet.SessionID, contactK
 	}
 	return nil
 }
+
+// moveChats gives a person's chats with an organization's sessions the match key that counts now. Of two chats
+// with one session the earliest first and the latest last times count.
+func (s *Store) moveChats(ctx context.Context, c fleet.Contact, former []string) error {
+	first := func(at string) string {
+		return at + `=CASE WHEN chats.` + at + `=0 OR excluded.` + at + `>0 AND excluded.` + at + `<chats.` + at + ` THEN excluded.` + at + ` ELSE chats.` + at + ` END`
+	}
+	last := func(at string) string {
+		return at + `=CASE WHEN excluded.` + at + `>chats.` + at + ` THEN excluded.` + at + ` ELSE chats.` + at + ` END`
+	}
+	for _, key := range former {
+		_, err := s.exec(ctx, `INSERT INTO chats (contact_key, session_id, first_out_at, last_out_at, first_in_at, last_in_at, token_at)
+			SELECT $3, c.session_id, c.first_out_at, c.last_out_at, c.first_in_at, c.last_in_at, c.token_at
+			FROM chats c JOIN sessions s ON s.id=c.session_id WHERE c.contact_key=$2 AND s.org_id=$1 ORDER BY c.session_id
+			ON CONFLICT (contact_key, session_id) DO UPDATE SET `+first("first_out_at")+`, `+last("last_out_at")+`, `+first("first_in_at")+`, `+
+			last("last_in_at")+`, `+last("token_at"), c.OrgID, key, c.Key)
+		if err == nil {
+			_, err = s.exec(ctx, `DELETE FROM chats WHERE contact_key=$2 AND session_id IN (SELECT id FROM sessions WHERE org_id=$1)`, c.OrgID, key)
+		}
+		if err != nil {
+			return fmt.Errorf("chats of one person: %w", err)
+		}
+	}
+	return nil
+}

@@ -67,7 +67,20 @@ func TestTwoContactsBecomeOneWhenWhatsAppTellsSo(t *testing.T) {
 			t.Error("the first STOP changed nothing")
 		}
 
+		for key, ago := range map[string]time.Duration{byLID.Key: 2 * time.Hour, byPhone.Key: time.Hour} {
+			if _, err := s.WriteIn(t.Context(), l.sess.ID, key, time.Now().Add(-ago)); err != nil {
+				t.Fatal(err)
+			}
+		}
+
 		met := meet(t, s, store.Sighting{Person: fleet.Person{Phone: personPhone, LID: personLID}, Present: true})
+		chats, err := s.Chats(t.Context(), personPhone)
+		if err != nil || len(chats) != 1 || time.Since(chats[0].FirstInAt) < 110*time.Minute || time.Since(chats[0].LastInAt) > 70*time.Minute {
+			t.Errorf("chats = %+v, %v, want one with the earlier first and the later last time", chats, err)
+		}
+		if old, err := s.Chats(t.Context(), byLID.Key); err != nil || len(old) != 0 {
+			t.Errorf("chats under the LID = %+v, %v, want none", old, err)
+		}
 		if met.ID != byLID.ID || met.ConversationID != byLID.ConversationID || met.Key != personPhone || met.JID != personPhone+"@s.whatsapp.net" ||
 			met.Phone != personPhone || met.LID != personLID || !met.OptedOut || !slices.Equal(met.Merged, []string{"lid:" + personLID}) {
 			t.Errorf("Meet = %+v, want the older contact under the number, opted out, with the pin of the LID to be moved", met)

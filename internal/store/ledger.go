@@ -171,7 +171,7 @@ func (s *Store) readUse(ctx context.Context, rows *LedgerRows) error {
 	for _, p := range limited {
 		q := QuotaRow{Project: p.id, Month: p.month}
 		err := s.row(ctx, `SELECT count(*) FROM messages m WHERE m.project_id=$1 AND m.org_id=(SELECT org_id FROM projects WHERE id=$1) AND m.created_at>=$2
-			AND m.status NOT IN ('cancelled', 'expired', 'suppressed')`, p.id, ms(p.from)).Scan(&q.Used)
+			AND NOT `+endedUnsent, p.id, ms(p.from)).Scan(&q.Used)
 		if err != nil {
 			return fmt.Errorf("count quota of project %s: %w", p.id, unavailable(err))
 		}
@@ -196,6 +196,9 @@ func (s *Store) Backlogs(ctx context.Context) (map[fleet.ProjectID]int64, error)
 	return all, nil
 }
 
+// endedUnsent is true for a message that ended before any frame, word for word as in the index messages_owed.
+const endedUnsent = `(status IN ('cancelled', 'expired', 'suppressed') OR status = 'failed' AND attempts = 0)`
+
 // TakeOwed takes up to limit reservations off messages that ended before a frame, those of one message only
 // if it is named, so that whoever got them gives them back to the ledger, once. A chat that such a message
 // opened was not opened.
@@ -216,7 +219,7 @@ func (s *Store) TakeOwed(ctx context.Context, id fleet.MessageID, limit int) (ow
 			}
 			return err
 		}, `SELECT seq, reservation, contact_key, session_id, opened FROM messages
-			WHERE reservation<>'' AND status IN ('cancelled', 'expired', 'suppressed') AND ($1='' OR id=$1)
+			WHERE reservation <> '' AND `+endedUnsent+` AND ($1='' OR id=$1)
 			ORDER BY seq LIMIT CAST($2 AS BIGINT) @skip@`, string(id), limit)
 		if err != nil || len(seqs) == 0 {
 			return err
@@ -230,7 +233,7 @@ func (s *Store) TakeOwed(ctx context.Context, id fleet.MessageID, limit int) (ow
 		for _, chat := range opened {
 			_, err := s.exec(ctx, `UPDATE chats SET first_out_at=0 WHERE contact_key=$1 AND session_id=$2 AND first_out_at>0
 				AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id=$2 AND m.contact_key=$1 AND m.created_at>=chats.first_out_at
-					AND m.status NOT IN ('cancelled', 'expired', 'suppressed'))`, chat.Contact, chat.Session)
+					AND NOT `+endedUnsent+`)`, chat.Contact, chat.Session)
 			if err != nil {
 				return err
 			}

@@ -148,6 +148,9 @@ func (s *Store) remember(ctx context.Context, k Known, merged []fleet.Contact, g
 	if err := s.moveMessages(ctx, k.Contact, append(slices.Clone(met.Merged), k.Key)); err != nil {
 		return met, err
 	}
+	if err := s.moveChats(ctx, k.Contact, met.Merged); err != nil {
+		return met, err
+	}
 	data := fleet.EventData{Contact: k.ID}
 	for _, m := range merged {
 		data.MergedContacts = append(data.MergedContacts, m.ID)

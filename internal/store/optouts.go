@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"go.mau.fi/util/dbutil"
@@ -135,12 +136,15 @@ func (s *Store) PeopleRules(ctx context.Context, org fleet.OrgID) (fleet.PeopleR
 	return rules, nil
 }
 
-// setPeopleRules replaces them, and writes that into the audit log.
-func (s *Store) setPeopleRules(ctx context.Context, org fleet.OrgID, rules fleet.PeopleRules) error {
+// changePeopleRules changes them, and writes that into the audit log.
+func (s *Store) changePeopleRules(ctx context.Context, org fleet.OrgID, edit func(*fleet.PeopleRules)) error {
 	before, err := s.PeopleRules(ctx, org)
 	if err != nil {
 		return err
 	}
+	rules := before
+	rules.Keywords = maps.Clone(before.Keywords)
+	edit(&rules)
 	text, err := json.Marshal(rules)
 	if err == nil {
 		_, err = s.exec(ctx, `UPDATE organizations SET people_rules=$2 WHERE id=$1`, org, string(text))

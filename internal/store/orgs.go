@@ -78,9 +78,9 @@ func (s *Store) ListOrganizations(ctx context.Context, after fleet.OrgID, limit 
 type OrgChange struct {
 	Label    *string
 	Strategy *fleet.Strategy
-	TimeZone *string // an IANA name
-	People   *fleet.PeopleRules
-	Order    []fleet.SessionSlug // a new list order: every session of the list exactly once, else ErrOrder
+	TimeZone *string                        // an IANA name
+	People   func(rules *fleet.PeopleRules) // changes them
+	Order    []fleet.SessionSlug            // a new list order: every session of the list exactly once, else ErrOrder
 
 	AffinityTTL *time.Duration
 	// Add puts a session of the organization back at the end of its list; another organization's is
@@ -120,7 +120,7 @@ func (s *Store) UpdateOrganization(ctx context.Context, id fleet.OrgID, c OrgCha
 			}
 		}
 		if c.People != nil {
-			if err := s.setPeopleRules(ctx, id, *c.People); err != nil {
+			if err := s.changePeopleRules(ctx, id, c.People); err != nil {
 				return err
 			}
 		}

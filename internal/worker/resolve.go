@@ -76,8 +76,8 @@ func (w *Worker) resolved(ctx context.Context, term fleet.Term, org fleet.OrgID,
 	}
 	for _, m := range met {
 		for _, from := range m.Merged {
-			if w.o.Merged != nil {
-				w.o.Merged(ctx, org, from, m.Key)
+			if err := w.o.Ledger.Merge(ctx, org, from, m.Key); err != nil {
+				w.log.WarnContext(ctx, "a person of two names may change numbers once", slog.Any("err", err))
 			}
 		}
 	}

@@ -38,9 +38,6 @@ type Options struct {
 	Max      int           // WORKER_MAX_SESSIONS, 500
 	ClaimAll bool          // the embedded start: this process is alone, so expiry doesn't matter
 
-	// Merged is told that what went by one match key goes by another now; nil: nobody needs to know.
-	Merged func(ctx context.Context, org fleet.OrgID, from, into string)
-
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }

@@ -47,7 +47,7 @@ ALTER TABLE messages ADD COLUMN parked BOOLEAN NOT NULL DEFAULT FALSE;     -- ha
 ALTER TABLE messages ADD COLUMN hops BIGINT NOT NULL DEFAULT 0;            -- numbers that were refused by a stranger's gate
 CREATE INDEX messages_parked ON messages (due_at) WHERE parked;
 -- Reservations of messages that ended before a frame and that the ledger has not got back yet.
-CREATE INDEX messages_owed ON messages (seq) WHERE reservation <> '' AND status IN ('cancelled', 'expired', 'suppressed');
+CREATE INDEX messages_owed ON messages (seq) WHERE reservation <> '' AND (status IN ('cancelled', 'expired', 'suppressed') OR status = 'failed' AND attempts = 0);
 
 -- Goes up with every rebuild of the ledger: what was reserved before is not good after.
 CREATE TABLE ledger (
