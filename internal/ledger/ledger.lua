@@ -70,133 +70,6 @@ if op == 'cool' then
   return {'warm'}
 end
 
--- add counts n in a bucket of a list.
-local function add(list, at, n)
-  local p = #list - 7
-  while p >= 1 do
-    local a, c = unpack_(COUNT, list, p)
-    if a == at then return sub(list, 1, p - 1) .. pack(COUNT, at, c + n) .. sub(list, p + 8) end
-    if a < at then break end
-    p = p - 8
-  end
-  return sub(list, 1, p + 7) .. pack(COUNT, at, n) .. sub(list, p + 8)
-end
-
--- drop forgets what has left a list; it returns the rest, what is gone and when the next leaves.
-local function drop(list, span)
-  local p, gone = 1, 0
-  while p < #list do
-    local a, c = unpack_(COUNT, list, p)
-    local leaves = (a + BUCKETS) * span
-    if leaves > s then return sub(list, p), gone, leaves end
-    gone, p = gone + c, p + 8
-  end
-  return '', gone, NEVER
-end
-
--- count adds frames to the windows of an open account.
-local function count(a, second, frames, chats)
-  for w = 1, 4 do
-    local n = w == 4 and chats or frames
-    if n > 0 then
-      a.list[w] = add(a.list[w], floor(second / SPAN[w]), n)
-      a.total[w] = a.total[w] + n
-      a.leaves[w] = min(a.leaves[w], (unpack_('<I4', a.list[w]) + BUCKETS) * SPAN[w])
-    end
-  end
-end
-
--- open reads a session's whole account and makes it exact.
-local function open(slug, v)
-  local ring = call('HMGET', R .. slug, 'm', 'h', 'd', 'n')
-  local a = {total = {0, 0, 0, 0}, leaves = {NEVER, NEVER, NEVER, NEVER}, list = {}, out = 0, chats = 0, lapse = NEVER, ill = 0, holds = ''}
-  for w = 1, 4 do a.list[w] = ring[w] or '' end
-  if not v then
-    a.tokens = EMPTY
-    return a
-  end
-  local t, e = a.total, a.leaves
-  t[1], t[2], t[3], t[4] = unpack_(HEAD, v)
-  a.out, a.chats, a.ill, e[1], e[2], e[3], e[4], a.lapse = unpack_(REST, v, ATREST)
-  t[1], t[2], t[3], t[4] = t[1] - a.out, t[2] - a.out, t[3] - a.out, t[4] - a.chats
-  if not ring[1] then -- it was not written for so long that all has left
-    t[1], t[2], t[3], t[4], e[1], e[2], e[3], e[4] = 0, 0, 0, 0, NEVER, NEVER, NEVER, NEVER
-  end
-  a.tokens, a.holds = sub(v, ATTOKENS, ATREST - 1), sub(v, ATHOLDS)
-  if s >= a.lapse then -- what lapsed counts as if its frame had left then
-    local rest, first = '', NEVER
-    for p = 1, #a.holds, 12 do
-      local l, n, c = unpack_(HOLD, a.holds, p)
-      if l <= s then
-        a.out, a.chats = a.out - n, a.chats - c
-        count(a, l, n, c)
-      else
-        rest, first = rest .. sub(a.holds, p, p + 11), min(first, l)
-      end
-    end
-    a.holds, a.lapse = rest, first
-  end
-  for w = 1, 4 do
-    if s >= e[w] then
-      local gone
-      a.list[w], gone, e[w] = drop(a.list[w], SPAN[w])
-      t[w] = t[w] - gone
-    end
-  end
-  return a
-end
-
-local function save(slug, a)
-  local t, e = a.total, a.leaves
-  call('HSET', R .. slug, 'm', a.list[1], 'h', a.list[2], 'd', a.list[3], 'n', a.list[4])
-  call('PEXPIRE', R .. slug, KEEP)
-  local v = pack(HEAD, t[1] + a.out, t[2] + a.out, t[3] + a.out, t[4] + a.chats, a.ill > 0 and 0 or min(e[2], a.lapse))
-    .. a.tokens .. pack(REST, a.out, a.chats, a.ill, e[1], e[2], e[3], e[4], a.lapse) .. a.holds
-  call('HSET', B, slug, v)
-  return v
-end
-
--- hold makes one frame outstanding; it works on a header alone.
-local function hold(v, lapses, new, tokens)
-  if not v then
-    return pack(HEAD, 1, 1, 1, new, lapses) .. (tokens or EMPTY)
-      .. pack(REST, 1, new, 0, NEVER, NEVER, NEVER, NEVER, lapses) .. pack(HOLD, lapses, 1, new)
-  end
-  local u1, u2, u3, u4, soft = unpack_(HEAD, v)
-  local out, chats, ill, e1, e2, e3, e4, lapse = unpack_(REST, v, ATREST)
-  local holds, found = sub(v, ATHOLDS), nil
-  for p = 1, #holds, 12 do
-    local l, n, c = unpack_(HOLD, holds, p)
-    if l == lapses then
-      holds = sub(holds, 1, p - 1) .. pack(HOLD, l, n + 1, c + new) .. sub(holds, p + 12)
-      found = true
-      break
-    end
-  end
-  if not found then holds = holds .. pack(HOLD, lapses, 1, new) end
-  return pack(HEAD, u1 + 1, u2 + 1, u3 + 1, u4 + new, min(soft, lapses)) .. (tokens or sub(v, ATTOKENS, ATREST - 1))
-    .. pack(REST, out + 1, chats + new, ill, e1, e2, e3, e4, min(lapse, lapses)) .. holds
-end
-
--- free ends one outstanding frame. One that lapsed already is not there any more.
-local function free(a, lapses, new)
-  for p = 1, #a.holds, 12 do
-    local l, n, c = unpack_(HOLD, a.holds, p)
-    if l == lapses then
-      a.out, n = a.out - 1, n - 1
-      if new == 1 and c > 0 then a.chats, c = a.chats - 1, c - 1 end
-      if n > 0 then
-        a.holds = sub(a.holds, 1, p - 1) .. pack(HOLD, l, n, c) .. sub(a.holds, p + 12)
-      else
-        a.holds = sub(a.holds, 1, p - 1) .. sub(a.holds, p + 12)
-        a.lapse = NEVER
-        for q = 1, #a.holds, 12 do a.lapse = min(a.lapse, (unpack_('<I4', a.holds, q))) end
-      end
-      return
-    end
-  end
-end
-
 -- level of a token bucket. One that nobody took from begins empty when the ledger was rebuilt.
 local function level(l, at, rate, burst)
   if at == 0 then at = rebuilt end
@@ -208,33 +81,6 @@ local function lacks(l, rate)
   return math.ceil((1 - l) * 1000 / rate)
 end
 
--- refilled is a bucket with a token given back, or nil if it has had time to fill since it was taken.
-local function refilled(v, taken)
-  local l, at, rate, burst = unpack_(TOKENS, v)
-  if at == 0 or (now - taken) * rate >= burst * 1000 then return nil end
-  return pack(TOKENS, min(burst, level(l, at, rate, burst) + 1), now, rate, burst)
-end
-
--- refill and lower give back to fields of the limits.
-local function refill(field, taken)
-  local v = call('HGET', L, field)
-  local full = v and refilled(v, taken)
-  if full then call('HSET', L, field, full) end
-end
-
-local function lower(field)
-  local v = tonumber(call('HGET', L, field) or 0)
-  if v > 0 then call('HSET', L, field, v - 1) end
-end
-
-local function well(v)
-  if v then
-    local score, ends = string.match(v, '^(%d+) (%d+)$')
-    if now < tonumber(ends) then return tonumber(score) end
-  end
-  return 100
-end
-
 local function pinned(v)
   if not v then return nil, 0 end
   local slug, ends = string.match(v, '^(%S+) (%d+)$')
@@ -243,12 +89,149 @@ local function pinned(v)
   return slug, ends
 end
 
-local function pin(key, slug, ends)
-  call('SET', key, slug .. ' ' .. ends, 'PX', max(1, ends - now))
+-- account gives what works on whole accounts. It is made when it is needed first: most decisions don't, and making functions
+-- is a good part of what they would cost.
+local A
+local function account()
+  if A then return A end
+  -- add counts n in a bucket of a list.
+  local function add(list, at, n)
+    local p = #list - 7
+    while p >= 1 do
+      local a, c = unpack_(COUNT, list, p)
+      if a == at then return sub(list, 1, p - 1) .. pack(COUNT, at, c + n) .. sub(list, p + 8) end
+      if a < at then break end
+      p = p - 8
+    end
+    return sub(list, 1, p + 7) .. pack(COUNT, at, n) .. sub(list, p + 8)
+  end
+
+  -- drop forgets what has left a list; it returns the rest, what is gone and when the next leaves.
+  local function drop(list, span)
+    local p, gone = 1, 0
+    while p < #list do
+      local a, c = unpack_(COUNT, list, p)
+      local leaves = (a + BUCKETS) * span
+      if leaves > s then return sub(list, p), gone, leaves end
+      gone, p = gone + c, p + 8
+    end
+    return '', gone, NEVER
+  end
+
+  -- count adds frames to the windows of an open account.
+  local function count(a, second, frames, chats)
+    for w = 1, 4 do
+      local n = w == 4 and chats or frames
+      if n > 0 then
+        a.list[w] = add(a.list[w], floor(second / SPAN[w]), n)
+        a.total[w] = a.total[w] + n
+        a.leaves[w] = min(a.leaves[w], (unpack_('<I4', a.list[w]) + BUCKETS) * SPAN[w])
+      end
+    end
+  end
+
+  -- open reads a session's whole account and makes it exact.
+  local function open(slug, v)
+    local ring = call('HMGET', R .. slug, 'm', 'h', 'd', 'n')
+    local a = {total = {0, 0, 0, 0}, leaves = {NEVER, NEVER, NEVER, NEVER}, list = {}, out = 0, chats = 0, lapse = NEVER, ill = 0, holds = ''}
+    for w = 1, 4 do a.list[w] = ring[w] or '' end
+    if not v then
+      a.tokens = EMPTY
+      return a
+    end
+    local t, e = a.total, a.leaves
+    t[1], t[2], t[3], t[4] = unpack_(HEAD, v)
+    a.out, a.chats, a.ill, e[1], e[2], e[3], e[4], a.lapse = unpack_(REST, v, ATREST)
+    t[1], t[2], t[3], t[4] = t[1] - a.out, t[2] - a.out, t[3] - a.out, t[4] - a.chats
+    if not ring[1] then -- it was not written for so long that all has left
+      t[1], t[2], t[3], t[4], e[1], e[2], e[3], e[4] = 0, 0, 0, 0, NEVER, NEVER, NEVER, NEVER
+    end
+    a.tokens, a.holds = sub(v, ATTOKENS, ATREST - 1), sub(v, ATHOLDS)
+    if s >= a.lapse then -- what lapsed counts as if its frame had left then
+      local rest, first = '', NEVER
+      for p = 1, #a.holds, 12 do
+        local l, n, c = unpack_(HOLD, a.holds, p)
+        if l <= s then
+          a.out, a.chats = a.out - n, a.chats - c
+          count(a, l, n, c)
+        else
+          rest, first = rest .. sub(a.holds, p, p + 11), min(first, l)
+        end
+      end
+      a.holds, a.lapse = rest, first
+    end
+    for w = 1, 4 do
+      if s >= e[w] then
+        local gone
+        a.list[w], gone, e[w] = drop(a.list[w], SPAN[w])
+        t[w] = t[w] - gone
+      end
+    end
+    return a
+  end
+
+  local function save(slug, a)
+    local t, e = a.total, a.leaves
+    call('HSET', R .. slug, 'm', a.list[1], 'h', a.list[2], 'd', a.list[3], 'n', a.list[4])
+    call('PEXPIRE', R .. slug, KEEP)
+    local v = pack(HEAD, t[1] + a.out, t[2] + a.out, t[3] + a.out, t[4] + a.chats, a.ill > 0 and 0 or min(e[2], a.lapse))
+      .. a.tokens .. pack(REST, a.out, a.chats, a.ill, e[1], e[2], e[3], e[4], a.lapse) .. a.holds
+    call('HSET', B, slug, v)
+    return v
+  end
+
+  -- free ends one outstanding frame. One that lapsed already is not there any more.
+  local function free(a, lapses, new)
+    for p = 1, #a.holds, 12 do
+      local l, n, c = unpack_(HOLD, a.holds, p)
+      if l == lapses then
+        a.out, n = a.out - 1, n - 1
+        if new == 1 and c > 0 then a.chats, c = a.chats - 1, c - 1 end
+        if n > 0 then
+          a.holds = sub(a.holds, 1, p - 1) .. pack(HOLD, l, n, c) .. sub(a.holds, p + 12)
+        else
+          a.holds = sub(a.holds, 1, p - 1) .. sub(a.holds, p + 12)
+          a.lapse = NEVER
+          for q = 1, #a.holds, 12 do a.lapse = min(a.lapse, (unpack_('<I4', a.holds, q))) end
+        end
+        return
+      end
+    end
+  end
+
+  -- refilled is a bucket with a token given back, or nil if it has had time to fill since it was taken.
+  local function refilled(v, taken)
+    local l, at, rate, burst = unpack_(TOKENS, v)
+    if at == 0 or (now - taken) * rate >= burst * 1000 then return nil end
+    return pack(TOKENS, min(burst, level(l, at, rate, burst) + 1), now, rate, burst)
+  end
+
+  local function well(v)
+    if v then
+      local score, ends = string.match(v, '^(%d+) (%d+)$')
+      if now < tonumber(ends) then return tonumber(score) end
+    end
+    return 100
+  end
+  A = {open = open, save = save, count = count, free = free, refilled = refilled, well = well}
+  return A
 end
 
 if op == 'settle' then
   -- in twelves: session, generation, taken at, lapses, new chat, org, project, month, frames, ms ago, never stored, health by
+  local acc = account()
+  -- refill and lower give back to fields of the limits.
+  local function refill(field, taken)
+    local v = call('HGET', L, field)
+    local full = v and acc.refilled(v, taken)
+    if full then call('HSET', L, field, full) end
+  end
+
+  local function lower(field)
+    local v = tonumber(call('HGET', L, field) or 0)
+    if v > 0 then call('HSET', L, field, v - 1) end
+  end
+
   local accounts, i = {}, 3
   while ARGV[i] do
     local slug, g, taken, lapses, new = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4])
@@ -257,17 +240,17 @@ if op == 'settle' then
     i = i + 12
     local reserved, a = g ~= '', nil
     if slug ~= '' then
-      a = accounts[slug] or open(slug, call('HGET', B, slug))
+      a = accounts[slug] or acc.open(slug, call('HGET', B, slug))
       accounts[slug] = a
     end
     -- What ended before the rebuild read the rows, it has counted; what never had a row, it hasn't.
     if not (reserved and g ~= gen and (unstored or ended <= rebuilt)) then
       if a then
-        if reserved and lapses > 0 then free(a, lapses, new) end
+        if reserved and lapses > 0 then acc.free(a, lapses, new) end
         if frames > 0 then
-          count(a, floor(ended / 1000), frames, reserved and new or 0)
+          acc.count(a, floor(ended / 1000), frames, reserved and new or 0)
         elseif reserved then
-          a.tokens = refilled(a.tokens, taken) or a.tokens
+          a.tokens = acc.refilled(a.tokens, taken) or a.tokens
         end
       end
       if project ~= '' then
@@ -282,7 +265,7 @@ if op == 'settle' then
     end
     if a and by ~= 0 then
       local key = P .. 'wa:health:' .. slug
-      local was = a.ill > 0 and well(call('GET', key)) or 100
+      local was = a.ill > 0 and acc.well(call('GET', key)) or 100
       local is = max(0, min(100, was + by))
       if is < 100 then
         local ends = now + 21600000
@@ -294,19 +277,19 @@ if op == 'settle' then
       end
     end
   end
-  for slug, a in pairs(accounts) do save(slug, a) end
+  for slug, a in pairs(accounts) do acc.save(slug, a) end
   return {'settled'}
 elseif op == 'pin' then -- org, key, session, ttl
   local key = P .. 'wa:affinity:' .. ARGV[3] .. ':' .. ARGV[4]
   local holder = pinned(call('GET', key))
   if holder then return {'pinned', holder} end
-  pin(key, ARGV[5], now + ARGV[6])
+  call('SET', key, ARGV[5] .. ' ' .. now + ARGV[6], 'PX', ARGV[6])
   return {'pinned', ARGV[5]}
 elseif op == 'merge' then -- org, from, into
   local from, into = P .. 'wa:affinity:' .. ARGV[3] .. ':' .. ARGV[4], P .. 'wa:affinity:' .. ARGV[3] .. ':' .. ARGV[5]
   local slug, ends = pinned(call('GET', from))
   local _, other = pinned(call('GET', into))
-  if slug and ends > other then pin(into, slug, ends) end
+  if slug and ends > other then call('SET', into, slug .. ' ' .. ends, 'PX', max(1, ends - now)) end
   call('DEL', from)
   return {'merged'}
 elseif op == 'unpin' then -- session, then keys
@@ -342,24 +325,21 @@ local function kind(i)
   return kinds[low + 256 * high + 1]
 end
 
-local function illness(i, v)
-  local ill = v and select(3, unpack_(REST, v, ATREST)) or 0
-  return ill > 0 and well(call('GET', P .. 'wa:health:' .. ARGV[first + i])) or 100
-end
-
 -- check says whether candidate i can send. It returns why not (0: it can), the ms at which it can by waiting, what is left
--- of its hour, and its header, which it may have made exact.
+-- of its hour, its header, which it may have made exact, and its health.
 local function check(i, v)
   local slug, k = ARGV[first + i], kind(i)
-  if looking and v then v = save(slug, open(slug, v)) end
-  if not bound and illness(i, v) < least then return 1, INF, 0, v end
+  local acc, health = account(), 100
+  if looking and v then v = acc.save(slug, acc.open(slug, v)) end
+  if v and select(3, unpack_(REST, v, ATREST)) > 0 then health = acc.well(call('GET', P .. 'wa:health:' .. slug)) end
+  if not bound and health < least then return 1, INF, 0, v, health end
   local rate, burst, new = k[6], k[7], k[5]
   local used = {0, 0, 0, 0, NEVER}
   local function full() return used[1] >= k[1] or used[2] >= k[2] or used[3] >= k[3] or (new == 1 and used[4] >= k[4]) end
   if v then
     used = {unpack_(HEAD, v)}
     if (s >= used[5] or full()) and not looking then
-      v = save(slug, open(slug, v))
+      v = acc.save(slug, acc.open(slug, v))
       used = {unpack_(HEAD, v)}
     end
   end
@@ -399,7 +379,7 @@ local function check(i, v)
       at = max(at, now + wait)
     end
   end
-  return why, at, k[2] - used[2], v
+  return why, at, k[2] - used[2], v, health
 end
 
 -- headers of the candidates; false where there is none.
@@ -415,41 +395,6 @@ local function readAll()
     end
     for i = 1, #got do headers[a - 1 + i] = got[i] end
   end
-end
-
--- rank finds the candidates that can send, and the running sum of what they have left of their hours. Most need no second
--- look and are decided on here.
-local function rank()
-  local frees, sums, whys, f, total, soon = {}, {}, {}, 0, 0, INF
-  local last, c1, c2, c3, c4, new, rate, burst
-  for i = 1, n do
-    local k = kinds[2] and kind(i) or kinds[1]
-    if k ~= last then
-      c1, c2, c3, c4, new, rate, burst, last = k[1], k[2], k[3], k[4], k[5], k[6], k[7], k
-    end
-    local v, left = headers[i], nil
-    if v then
-      if rate == 0 then
-        local u1, u2, u3, u4, soft = unpack_(HEAD, v)
-        if s < soft and u1 < c1 and u2 < c2 and u3 < c3 and (new == 0 or u4 < c4) then left = c2 - u2 end
-      else
-        local u1, u2, u3, u4, soft, l, at = unpack_(HEADTOKENS, v)
-        if s < soft and u1 < c1 and u2 < c2 and u3 < c3 and (new == 0 or u4 < c4)
-          and burst >= 1 and (l >= 1 or at > 0 and l + (now - at) * rate / 1000 >= 1) then left = c2 - u2 end
-      end
-    end
-    if not left then
-      local why, at, rest, made = check(i, v)
-      headers[i] = made or false
-      if why == 0 then left = rest else soon = min(soon, at) end
-      whys[i] = why
-    end
-    if left then
-      f, total = f + 1, total + left
-      frees[f], sums[f] = i, total
-    end
-  end
-  return frees, sums, whys, f, total, soon
 end
 
 local levels, waiting, spent = {}, 0, 0 -- of the limits
@@ -490,7 +435,36 @@ local function decide()
     end
   end
   readAll()
-  local frees, sums, whys, f, total, soon = rank()
+  -- Most candidates need no second look and are decided on here. sums are running ones, of what is left of their hours.
+  local frees, sums, whys, f, total, soon = {}, {}, {}, 0, 0, INF
+  local last, c1, c2, c3, c4, new, rate, burst
+  for i = 1, n do
+    local k = kinds[2] and kind(i) or kinds[1]
+    if k ~= last then
+      c1, c2, c3, c4, new, rate, burst, last = k[1], k[2], k[3], k[4], k[5], k[6], k[7], k
+    end
+    local v, left = headers[i], nil
+    if v then
+      if rate == 0 then
+        local u1, u2, u3, u4, soft = unpack_(HEAD, v)
+        if s < soft and u1 < c1 and u2 < c2 and u3 < c3 and (new == 0 or u4 < c4) then left = c2 - u2 end
+      else
+        local u1, u2, u3, u4, soft, l, at = unpack_(HEADTOKENS, v)
+        if s < soft and u1 < c1 and u2 < c2 and u3 < c3 and (new == 0 or u4 < c4)
+          and burst >= 1 and (l >= 1 or at > 0 and l + (now - at) * rate / 1000 >= 1) then left = c2 - u2 end
+      end
+    end
+    if not left then
+      local why, at, rest, made = check(i, v)
+      headers[i] = made or false
+      if why == 0 then left = rest else soon = min(soon, at) end
+      whys[i] = why
+    end
+    if left then
+      f, total = f + 1, total + left
+      frees[f], sums[f] = i, total
+    end
+  end
   if f == 0 then
     for i = 1, n do whys[i] = string.char(whys[i]) end
     if soon == INF then return 'ineligible', 0, table.concat(whys) end
@@ -517,14 +491,14 @@ if looking then
   local out = {}
   if n > 0 then readAll() end
   for i = 1, n do
-    local why, _, _, v = check(i, headers[i])
+    local why, _, _, v, health = check(i, headers[i])
     local u1, u2, u3, u4, o = 0, 0, 0, 0, 0
     if v then
       u1, u2, u3, u4 = unpack_(HEAD, v)
       o = unpack_(REST, v, ATREST)
     end
     headers[i] = v
-    out[i] = pack('<I4I4I4I4I4I4I4', why, u1, u2, u3, u4, o, illness(i, v))
+    out[i] = pack('<I4I4I4I4I4I4I4', why, u1, u2, u3, u4, o, health)
   end
   local verdict, a, b = decide()
   return {verdict, a, b and b ~= true and b or (b and '1' or '0'), table.concat(out)}
@@ -532,6 +506,28 @@ end
 
 local verdict, winner, more = decide()
 if verdict ~= 'taken' then return {verdict, winner, more or ''} end
+
+-- hold makes one frame outstanding; it works on a header alone.
+local function hold(v, lapses, new, tokens)
+  if not v then
+    return pack(HEAD, 1, 1, 1, new, lapses) .. (tokens or EMPTY)
+      .. pack(REST, 1, new, 0, NEVER, NEVER, NEVER, NEVER, lapses) .. pack(HOLD, lapses, 1, new)
+  end
+  local u1, u2, u3, u4, soft = unpack_(HEAD, v)
+  local out, chats, ill, e1, e2, e3, e4, lapse = unpack_(REST, v, ATREST)
+  local holds, found = sub(v, ATHOLDS), nil
+  for p = 1, #holds, 12 do
+    local l, n, c = unpack_(HOLD, holds, p)
+    if l == lapses then
+      holds = sub(holds, 1, p - 1) .. pack(HOLD, l, n + 1, c + new) .. sub(holds, p + 12)
+      found = true
+      break
+    end
+  end
+  if not found then holds = holds .. pack(HOLD, lapses, 1, new) end
+  return pack(HEAD, u1 + 1, u2 + 1, u3 + 1, u4 + new, min(soft, lapses)) .. (tokens or sub(v, ATTOKENS, ATREST - 1))
+    .. pack(REST, out + 1, chats + new, ill, e1, e2, e3, e4, min(lapse, lapses)) .. holds
+end
 
 local lapses = 0
 if winner > 0 then
@@ -548,7 +544,7 @@ if winner > 0 then
   call('HSET', B, slug, hold(v, lapses, k[5], tokens))
   if not bound then
     if ARGV[6] == 'round-robin' and not more then call('INCR', P .. 'wa:turn:' .. org) end
-    if key ~= '' then pin(P .. 'wa:affinity:' .. org .. ':' .. key, slug, now + ARGV[5]) end
+    if key ~= '' then call('SET', P .. 'wa:affinity:' .. org .. ':' .. key, slug .. ' ' .. now + ARGV[5], 'PX', ARGV[5]) end
   end
 end
 if project ~= '' then
@@ -567,9 +563,10 @@ if project ~= '' then
 end
 if ARGV[22] ~= '' then
   local slug = ARGV[22]
-  local a = open(slug, call('HGET', B, slug))
-  free(a, tonumber(ARGV[23]), tonumber(ARGV[24]))
-  a.tokens = refilled(a.tokens, tonumber(ARGV[25])) or a.tokens
-  save(slug, a)
+  local acc = account()
+  local a = acc.open(slug, call('HGET', B, slug))
+  acc.free(a, tonumber(ARGV[23]), tonumber(ARGV[24]))
+  a.tokens = acc.refilled(a.tokens, tonumber(ARGV[25])) or a.tokens
+  acc.save(slug, a)
 end
 return {'taken', winner, more and 1 or 0, tonumber(gen), now, lapses}
