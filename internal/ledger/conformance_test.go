@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -625,37 +624,7 @@ func testLedger(t *testing.T, open opener) {
 		}
 	})
 
-	run("10,000 weighted takes over three numbers follow what is left", Options{}, func(f fixture) { testFollowsBudget(f) })
-
 	testRebuild(t, open)
-}
-
-// testFollowsBudget lets a fixed die choose 10,000 times. The expectation of each choice is what is
-// left of the hour; the sum over all, by Pearson, must not be improbable.
-func testFollowsBudget(f fixture) {
-	dice := rand.New(rand.NewPCG(4, 2))
-	cs := candidates(Budget{100_000, 6000, 100_000, 10}, Budget{100_000, 9000, 100_000, 10}, Budget{100_000, 15_000, 100_000, 10})
-	var got, want [3]float64
-	left := [3]float64{6000, 9000, 15_000}
-	for range 10_000 {
-		sum := left[0] + left[1] + left[2]
-		for i := range left {
-			p := left[i] / sum
-			want[i] += p
-		}
-		w := f.reserve(Request{Candidates: cs, Rand: dice.Float64()}).Winner
-		got[w]++
-		left[w]--
-	}
-	chi := 0.0
-	for i := range got {
-		chi += (got[i] - want[i]) * (got[i] - want[i]) / want[i]
-	}
-	const limit = 9.21 // two degrees of freedom, 1 %
-	if chi > limit {
-		f.Errorf("taken %v, expected %.0f: chi-square %.2f, want at most %.2f", got, want, chi, limit)
-	}
-	f.Logf("taken %v, expected %.1f, chi-square %.2f", got, want, chi)
 }
 
 // rebuild is a rebuild from rows that the test may change, as one that is right does it.

@@ -9,6 +9,7 @@
 -- wa:ring:<gen>:<session>     hash of four lists, one per window, of COUNTs, oldest first
 -- wa:limits:<gen>             hash: shared token buckets p:<project>, o:<org>, f; backlogs b:<project>, what was too much in
 --                             them a:<project>; quotas q:<project>:<month>
+--                             Both hashes have a field "*": one without it was evicted, and the ledger is cold.
 -- wa:affinity:<org>:<key>     "<session> <ms it ends>"
 -- wa:health:<session>         "<0…100> <ms it ends>"; missing: 100
 -- wa:turn:<org>, wa:config:<org>
@@ -68,6 +69,12 @@ if op == 'probe' then return {'warm', tonumber(gen)} end
 if op == 'cool' then
   if gen == ARGV[3] then call('DEL', P .. 'wa:ledger') end
   return {'warm'}
+end
+
+-- evicted makes a ledger cold that something is missing from.
+local function evicted()
+  call('DEL', P .. 'wa:ledger')
+  return 'cold'
 end
 
 -- level of a token bucket. One that nobody took from begins empty when the ledger was rebuilt.
@@ -143,8 +150,14 @@ local function account()
     t[1], t[2], t[3], t[4] = unpack_(HEAD, v)
     a.out, a.chats, a.ill, e[1], e[2], e[3], e[4], a.lapse = unpack_(REST, v, ATREST)
     t[1], t[2], t[3], t[4] = t[1] - a.out, t[2] - a.out, t[3] - a.out, t[4] - a.chats
-    if not ring[1] then -- it was not written for so long that all has left
-      t[1], t[2], t[3], t[4], e[1], e[2], e[3], e[4] = 0, 0, 0, 0, NEVER, NEVER, NEVER, NEVER
+    if not ring[1] then
+      for w = 1, 4 do
+        if e[w] <= s then -- it was not written for so long that all has left
+          t[w], e[w] = 0, NEVER
+        elseif e[w] < NEVER then -- it was evicted: from the next call on the ledger is cold
+          evicted()
+        end
+      end
     end
     a.tokens, a.holds = sub(v, ATTOKENS, ATREST - 1), sub(v, ATHOLDS)
     if s >= a.lapse then -- what lapsed counts as if its frame had left then
@@ -311,11 +324,11 @@ end
 -- reserve and look: 3 org, 4 match key, 5 ms of affinity, 6 strategy, 7 dice, 8 lapses after s, 9 version, 10 bound,
 -- 11 health floor, 12 project ('': no limits), 13 month, 14 quota, 15 backlog, 16-21 rate and burst of project, org, fleet,
 -- 22-25 what is moved: session, lapses, new chat, taken at, 26 kinds of candidates: budgets, new chat, rate and burst,
--- 27 the kind of each candidate, then their sessions.
+-- 27 the kind of each candidate, then their sessions and "*".
 local org, key, bound = ARGV[3], ARGV[4], ARGV[10] == '1'
 local looking, least = op == 'look', tonumber(ARGV[11])
 local KIND, packed, kindOf, first = '<I4I4I4I4I4dd', ARGV[26], ARGV[27], 27
-local n = #ARGV - first
+local n = #ARGV - first - 1
 local project, month = ARGV[12], ARGV[13]
 local kinds = {}
 for p = 1, #packed, 36 do kinds[#kinds + 1] = {unpack_(KIND, packed, p)} end
@@ -382,19 +395,20 @@ local function check(i, v)
   return why, at, k[2] - used[2], v, health
 end
 
--- headers of the candidates; false where there is none.
+-- headers of the candidates; false where there is none. Behind them is the field that says that nothing was evicted.
 local headers
 local function readAll()
-  if headers then return end
+  if headers then return true end
   headers = {}
-  for a = 1, n, 1000 do
-    local got = call('HMGET', B, unpack(ARGV, first + a, first + min(n, a + 999)))
-    if n <= 1000 then
+  for a = 1, n + 1, 1000 do
+    local got = call('HMGET', B, unpack(ARGV, first + a, first + min(n + 1, a + 999)))
+    if n < 1000 then
       headers = got
-      return
+    else
+      for i = 1, #got do headers[a - 1 + i] = got[i] end
     end
-    for i = 1, #got do headers[a - 1 + i] = got[i] end
   end
+  return headers[n + 1]
 end
 
 local levels, waiting, spent = {}, 0, 0 -- of the limits
@@ -403,7 +417,8 @@ local levels, waiting, spent = {}, 0, 0 -- of the limits
 local function decide()
   if ARGV[9] ~= '0' and tonumber(configured or 0) ~= tonumber(ARGV[9]) then return 'stale', tonumber(configured or 0) end
   if project ~= '' then
-    local got, wait = call('HMGET', L, 'p:' .. project, 'o:' .. org, 'f', 'b:' .. project, 'q:' .. project .. ':' .. month), 0
+    local got, wait = call('HMGET', L, 'p:' .. project, 'o:' .. org, 'f', 'b:' .. project, 'q:' .. project .. ':' .. month, '*'), 0
+    if not got[6] then return evicted() end
     for b = 1, 3 do
       local rate, burst = tonumber(ARGV[14 + 2 * b]), tonumber(ARGV[15 + 2 * b])
       if rate > 0 then
@@ -424,7 +439,9 @@ local function decide()
     local slug = pinned(pinnedTo)
     for i = 1, slug and n or 0 do
       if ARGV[first + i] == slug then
-        local why, _, _, v = check(i, headers and headers[i] or call('HGET', B, slug))
+        local got = headers and {headers[i], headers[n + 1]} or call('HMGET', B, slug, '*')
+        if not got[2] then return evicted() end
+        local why, _, _, v = check(i, got[1])
         if why == 0 then
           headers = headers or {}
           headers[i] = v
@@ -434,7 +451,7 @@ local function decide()
       end
     end
   end
-  readAll()
+  if not readAll() then return evicted() end
   -- Most candidates need no second look and are decided on here. sums are running ones, of what is left of their hours.
   local frees, sums, whys, f, total, soon = {}, {}, {}, 0, 0, INF
   local last, c1, c2, c3, c4, new, rate, burst
@@ -489,7 +506,7 @@ end
 
 if looking then
   local out = {}
-  if n > 0 then readAll() end
+  if n > 0 and not readAll() then return {evicted()} end
   for i = 1, n do
     local why, _, _, v, health = check(i, headers[i])
     local u1, u2, u3, u4, o = 0, 0, 0, 0, 0
@@ -501,7 +518,7 @@ if looking then
     out[i] = pack('<I4I4I4I4I4I4I4', why, u1, u2, u3, u4, o, health)
   end
   local verdict, a, b = decide()
-  return {verdict, a, b and b ~= true and b or (b and '1' or '0'), table.concat(out)}
+  return {verdict, a or 0, b and b ~= true and b or (b and '1' or '0'), table.concat(out)}
 end
 
 local verdict, winner, more = decide()

@@ -8,10 +8,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -74,6 +76,9 @@ func NewRedis(o RedisOptions) (*Redis, error) {
 	return &Redis{o: o.or(), conn: conn, prefix: o.Prefix, log: log}, nil
 }
 
+// errBroken says that the connection ended in mid-call: whether it was done isn't known.
+var errBroken = fmt.Errorf("the connection to Redis broke: %w", fleet.ErrUnavailable)
+
 // errForgot says that the server doesn't know the script, errUnmarked that the marker is missing.
 var (
 	errForgot   = fmt.Errorf("Redis lost its memory: %w", fleet.ErrUnavailable)
@@ -116,6 +121,8 @@ func (l *Redis) failed(ctx context.Context, op string, err error) error {
 		}
 	} else if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		l.rests.Store(time.Now().Add(callRest).UnixMilli())
+	} else if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		return fmt.Errorf("ledger: %s: %w: %w", op, errBroken, err)
 	}
 	return fmt.Errorf("ledger: %s: %w", op, redis.Unavailable(err))
 }
@@ -123,6 +130,9 @@ func (l *Redis) failed(ctx context.Context, op string, err error) error {
 // call does so on a warm ledger; a cold one is rebuilt first.
 func (l *Redis) call(ctx context.Context, op string, args ...string) (reply, error) {
 	r, err := l.do(ctx, op, args...)
+	if errors.Is(err, errBroken) && op != "settle" && op != "rebase" && ctx.Err() == nil {
+		r, err = l.do(ctx, op, args...) // at worst it is done twice, and the first reservation lapses
+	}
 	if err == nil || !errors.Is(err, errForgot) && !errors.Is(err, errUnmarked) {
 		return r, err
 	}

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"testing"
@@ -90,6 +91,7 @@ func TestALedgerThatLostItsMemoryNeverGivesMoreThanTheBudget(t *testing.T) {
 		{"its data are flushed", func() { server.Do("FLUSHALL") }},
 		{"its scripts are flushed", func() { server.Do("SCRIPT", "FLUSH") }},
 		{"it is killed and started again", func() { server.Kill(); server.Start() }},
+		{"the budgets are evicted", func() { server.Do("DEL", fmt.Sprintf("f:wa:budget:%d", r.generation)) }},
 		{"the marker alone is lost", func() { server.Do("DEL", "f:wa:ledger") }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -200,6 +202,40 @@ func TestAFullServerRefusesAndTakesNothing(t *testing.T) {
 	}
 	if diff := cmp.Diff(Account{Used: Budget{1, 1, 1, 0}, Outstanding: 1, Health: 100}, v.Accounts[0]); diff != "" {
 		t.Errorf("account (-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatRedisEvictsMakesTheLedgerCold(t *testing.T) {
+	server := testkit.NewRedisServer(t)
+	r := &rows{}
+	l := openServer(t, server, r.rebuild)
+	one := candidates(Budget{2, 100, 1000, 10})
+	limited := Request{Org: "org-a", Candidates: one, Limits: &Limits{Project: "prj_1"}}
+	take := func(ask Request) Reservation {
+		t.Helper()
+		a, err := l.Reserve(t.Context(), ask)
+		if err != nil || a.Verdict != Taken {
+			t.Fatalf("Reserve = %+v, %v, want taken", a, err)
+		}
+		return a.Reservation
+	}
+	held := take(limited)
+	server.Do("DEL", "f:wa:limits:1")
+	if got := take(limited).Generation; got != 2 {
+		t.Errorf("generation %d after the limits were lost, want a new one", got)
+	}
+	// A ring that is missing while its header counts what was in it.
+	r.stored, r.frames = nil, []FrameCount{{Session: one[0].Slug, At: time.Now(), Frames: 1}}
+	if err := l.Cool(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	take(limited)
+	server.Do("DEL", "f:wa:ring:3:org-a-01")
+	if err := l.Settle(t.Context(), Settlement{Reservation: held}); err != nil {
+		t.Fatal(err)
+	}
+	if got := take(limited).Generation; got != 4 {
+		t.Errorf("generation %d after a ring was lost, want a new one", got)
 	}
 }
 

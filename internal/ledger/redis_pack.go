@@ -13,7 +13,7 @@ import (
 
 // arguments of the script's reserve and look.
 func (l *Redis) arguments(r *Request) []string {
-	args := make([]string, 0, 25+len(r.Candidates))
+	args := make([]string, 0, 26+len(r.Candidates))
 	affinity := cmp.Or(r.AffinityTTL, defaultPin).Milliseconds()
 	args = append(args,
 		string(r.Org), r.Key, strconv.FormatInt(affinity, 10), string(r.Strategy), strconv.FormatFloat(r.Rand, 'g', -1, 64),
@@ -30,7 +30,7 @@ func (l *Redis) arguments(r *Request) []string {
 	for i := range r.Candidates {
 		args = append(args, string(r.Candidates[i].Slug))
 	}
-	return args
+	return append(args, "*")
 }
 
 func limitArguments(l *Limits) []string {

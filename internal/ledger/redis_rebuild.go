@@ -162,6 +162,9 @@ func (l *Redis) load(ctx context.Context, s State) error {
 	if l.o.Now != nil {
 		now = l.o.Now().UnixMilli()
 	}
+	for _, hash := range []string{"budget", "limits"} { // what stands for their not being evicted
+		batch = append(batch, client.B().Hset().Key(name(hash, gen)).FieldValue().FieldValue("*", "").Build())
+	}
 	for slug, a := range s.accounts(now) {
 		header, lists := a.pack()
 		ring := name("ring", gen, string(slug))
