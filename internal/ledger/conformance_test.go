@@ -93,6 +93,7 @@ var roomy = Budget{1000, 10_000, 100_000, 1000}
 
 // testLedger is what every implementation must do.
 func testLedger(t *testing.T, open opener) {
+	t.Helper()
 	run := func(name string, o Options, body func(f fixture)) {
 		t.Run(name, func(t *testing.T) {
 			c := newClock()
@@ -612,7 +613,9 @@ func testLedger(t *testing.T, open opener) {
 
 	run("bad requests are refused as invalid", Options{}, func(f fixture) {
 		for _, r := range []Request{
-			{}, {Candidates: candidates(roomy), Rand: 1}, {Candidates: candidates(roomy, roomy), Bound: true},
+			{},
+			{Candidates: candidates(roomy), Rand: 1},
+			{Candidates: candidates(roomy, roomy), Bound: true},
 			{Candidates: candidates(roomy), Limits: &Limits{}},
 		} {
 			if _, err := f.Reserve(f.Context(), r); !errors.Is(err, fleet.ErrInvalid) {

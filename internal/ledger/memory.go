@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -457,9 +458,7 @@ func (m *Memory) load(s State) error {
 	for _, p := range s.Pins {
 		m.pins[pinKey{p.Org, p.Key}] = pin{p.Session, p.Until.UnixMilli()}
 	}
-	for p, n := range s.Backlog {
-		m.backlog[p] = n
-	}
+	maps.Copy(m.backlog, s.Backlog)
 	for _, q := range s.Quota {
 		m.quota[quotaKey{q.Project, q.Month}] = q.Used
 	}

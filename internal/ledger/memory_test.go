@@ -9,8 +9,8 @@ func TestMemoryKeepsTheRulesOfALedger(t *testing.T) {
 	testLedger(t, func(_ *testing.T, o Options) Ledger { return NewMemory(o) })
 }
 
-// TestWeightedTakesFollowWhatIsLeft lets a fixed die choose 10,000 times; Redis chooses like memory. The expectation of each choice is what is
-// left of the hour; the sum over all, by Pearson, must not be improbable.
+// A fixed die chooses 10,000 times; Redis chooses like memory. The expectation of each choice is what is left of the hour; the
+// sum over all, by Pearson, must not be improbable.
 func TestWeightedTakesFollowWhatIsLeft(t *testing.T) {
 	l, c := NewMemory(Options{}), newClock()
 	f := fixture{l, t, c}

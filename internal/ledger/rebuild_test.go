@@ -13,6 +13,7 @@ import (
 
 // testRebuild is the part of the suite about lost memory.
 func testRebuild(t *testing.T, open opener) {
+	t.Helper()
 	run := func(name string, body func(f fixture, s *State)) {
 		t.Run(name, func(t *testing.T) {
 			c, s := newClock(), &State{}
@@ -130,13 +131,13 @@ func testRebuild(t *testing.T, open opener) {
 
 	t.Run("others are told to come back while one rebuilds", func(t *testing.T) {
 		c := newClock()
-		begun, go_on := make(chan struct{}), make(chan struct{})
+		begun, proceed := make(chan struct{}), make(chan struct{})
 		l := open(t, Options{Now: c.now, Rebuild: func(ctx context.Context, cold func(context.Context) (bool, error), load func(context.Context, State) error) error {
 			if is, err := cold(ctx); err != nil || !is {
 				return err
 			}
 			close(begun)
-			<-go_on
+			<-proceed
 			return load(ctx, State{Generation: 1})
 		}})
 		t.Cleanup(l.Close)
@@ -148,7 +149,7 @@ func testRebuild(t *testing.T, open opener) {
 		if !ok || coded.Code != "LEDGER_COLD" || !errors.Is(err, fleet.ErrUnavailable) || coded.RetryAfter <= 0 {
 			t.Errorf("Reserve meanwhile = %v, want LEDGER_COLD, unavailable, with a time to retry", err)
 		}
-		close(go_on)
+		close(proceed)
 		if err := <-done; err != nil {
 			t.Fatalf("Warm: %v", err)
 		}

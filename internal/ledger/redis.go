@@ -267,8 +267,8 @@ func (l *Redis) settlement(args []string, s *Settlement) []string {
 	case HealthSame:
 	}
 	return append(args,
-		string(s.slug()), generation, ms(r.At), lapses, flag(r.NewChat), string(r.Org), string(r.Project), r.Month,
-		strconv.Itoa(s.Frames), strconv.FormatInt(max(0, s.Ago.Milliseconds()), 10), flag(s.Unstored), strconv.Itoa(by))
+		string(s.slug()), generation, ms(r.At), lapses, digit(r.NewChat), string(r.Org), string(r.Project), r.Month,
+		strconv.Itoa(s.Frames), strconv.FormatInt(max(0, s.Ago.Milliseconds()), 10), digit(s.Unstored), strconv.Itoa(by))
 }
 
 // Pin implements Ledger.

@@ -17,13 +17,13 @@ func (l *Redis) arguments(r *Request) []string {
 	affinity := cmp.Or(r.AffinityTTL, defaultPin).Milliseconds()
 	args = append(args,
 		string(r.Org), r.Key, strconv.FormatInt(affinity, 10), string(r.Strategy), strconv.FormatFloat(r.Rand, 'g', -1, 64),
-		strconv.FormatInt(holdSeconds(r.Hold), 10), strconv.FormatInt(int64(r.Version), 10), flag(r.Bound), strconv.Itoa(l.o.HealthMin))
+		strconv.FormatInt(holdSeconds(r.Hold), 10), strconv.FormatInt(int64(r.Version), 10), digit(r.Bound), strconv.Itoa(l.o.HealthMin))
 	args = append(args, limitArguments(r.Limits)...)
 	move := &r.Move
 	if move.Session == "" {
 		args = append(args, "", "0", "0", "0")
 	} else {
-		args = append(args, string(move.Session), strconv.FormatInt(move.Lapses.Unix(), 10), flag(move.NewChat), ms(move.At))
+		args = append(args, string(move.Session), strconv.FormatInt(move.Lapses.Unix(), 10), digit(move.NewChat), ms(move.At))
 	}
 	kinds, kindOf := packCandidates(r.Candidates)
 	args = append(args, kinds, kindOf)
@@ -58,22 +58,22 @@ func packCandidates(cs []Candidate) (kinds, kindOf string) {
 			at = len(known)
 			known = append(known, k)
 		}
-		of = binary.LittleEndian.AppendUint16(of, uint16(at)) //nolint:gosec // there are at most maxCandidates
+		of = binary.LittleEndian.AppendUint16(of, uint16(at))
 	}
 	b := make([]byte, 0, 36*len(known))
 	for i := range known {
 		k := &known[i]
 		for w := range windows {
-			b = binary.LittleEndian.AppendUint32(b, uint32(min(max(0, k.Budget.cap(w)), math.MaxUint32))) //nolint:gosec // it is bounded
+			b = binary.LittleEndian.AppendUint32(b, uint32(min(max(0, k.Budget.cap(w)), math.MaxUint32)))
 		}
-		b = binary.LittleEndian.AppendUint32(b, uint32(flag(k.NewChat)[0]-'0'))
+		b = binary.LittleEndian.AppendUint32(b, uint32(digit(k.NewChat)[0]-'0'))
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(k.Rate.PerSecond))
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(k.Rate.Burst))
 	}
 	return string(b), string(of)
 }
 
-func flag(b bool) string {
+func digit(b bool) string {
 	if b {
 		return "1"
 	}
@@ -101,7 +101,7 @@ func unpackAccounts(s string, n int) ([]Account, error) {
 func (a *account) pack() (header string, lists [windows]string) {
 	u32 := func(b []byte, values ...int64) []byte {
 		for _, v := range values {
-			b = binary.LittleEndian.AppendUint32(b, uint32(min(max(0, v), never))) //nolint:gosec // it is bounded
+			b = binary.LittleEndian.AppendUint32(b, uint32(min(max(0, v), never)))
 		}
 		return b
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -129,16 +130,7 @@ func (l *Redis) load(ctx context.Context, s State) error {
 		return err
 	}
 	gen := strconv.FormatInt(s.Generation, 10)
-	name := func(parts ...string) string {
-		key := l.prefix + "wa:"
-		for i, p := range parts {
-			if i > 0 {
-				key += ":"
-			}
-			key += p
-		}
-		return key
-	}
+	name := func(parts ...string) string { return l.prefix + "wa:" + strings.Join(parts, ":") }
 	var batch rueidis.Commands
 	flush := func(least int) error {
 		if len(batch) < least {

@@ -120,7 +120,7 @@ func options(raw string) (rueidis.ClientOption, error) {
 	opt, err := rueidis.ParseURL(raw)
 	if err != nil {
 		// The error of url.Parse repeats its input, which may hold a password.
-		return opt, errors.New("Redis URL can't be read: use redis://[user:password@]host:port[/db] or rediss://…")
+		return opt, errors.New("the URL of Redis can't be read: use redis://[user:password@]host:port[/db] or rediss://…")
 	}
 	opt.DisableCache = true
 	opt.DisableRetry = true // what is sent twice by itself may be done twice

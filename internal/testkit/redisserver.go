@@ -27,7 +27,7 @@ type RedisServer struct {
 // NewRedisServer starts one on a free loopback port; it ends with the test.
 func NewRedisServer(t testing.TB) *RedisServer {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a free port, at once
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,8 +51,8 @@ func (s *RedisServer) Start() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer log.Close()                    //nolint:errcheck // the server has its own handle
-	s.cmd = exec.Command("redis-server", //nolint:gosec,noctx // a server of this test, ended by Kill
+	defer log.Close()
+	s.cmd = exec.Command("redis-server",
 		"--bind", "127.0.0.1", "--port", strconv.Itoa(s.port), "--dir", s.dir, "--save", "", "--appendonly", "yes", "--appendfsync", "everysec")
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := s.cmd.Start(); err != nil {

@@ -60,7 +60,7 @@ func run(ctx context.Context) error {
 	}
 	defer redis.Close()
 
-	between, err := ledger.NewRedis(ledger.RedisOptions{URL: redis.URL(), Prefix: "bench:"})
+	between, err := ledger.NewRedis(ledger.RedisOptions{URL: redis.URL(), Prefix: "bench:"}) //nolint:contextcheck // it lives until Close
 	if err != nil {
 		return err
 	}

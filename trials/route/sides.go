@@ -30,7 +30,7 @@ func ask(l ledger.Ledger, version ledger.Version, candidates int) decider {
 	}
 	return func(ctx context.Context, person int64) error {
 		a, err := l.Reserve(ctx, ledger.Request{
-			Org: "org-a", Key: strconv.FormatInt(person, 10), Candidates: cs, Strategy: fleet.StrategyWeighted, Rand: rand.Float64(),
+			Org: "org-a", Key: strconv.FormatInt(person, 10), Candidates: cs, Strategy: fleet.StrategyWeighted, Rand: rand.Float64(), //nolint:gosec // dice
 			Limits: limits, Version: version,
 		})
 		if err == nil && a.Verdict != ledger.Taken {
@@ -102,7 +102,7 @@ func choose(values []any) int {
 		left = append(left, n)
 		total += n
 	}
-	x := rand.Int64N(total)
+	x := rand.Int64N(total) //nolint:gosec // dice
 	for i, n := range left {
 		if x -= n; x < 0 {
 			return i
