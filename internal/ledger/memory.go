@@ -97,7 +97,7 @@ func (m *Memory) account(slug fleet.SessionSlug, second int64) *account {
 
 // locked runs f under the lock on a warm ledger; a cold one is rebuilt first.
 func (m *Memory) locked(ctx context.Context, f func(now int64)) error {
-	for {
+	for range 2 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -117,6 +117,7 @@ func (m *Memory) locked(ctx context.Context, f func(now int64)) error {
 			return err
 		}
 	}
+	return errCold() // made cold again as soon as it was warm
 }
 
 // Reserve implements Ledger.
