@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -145,7 +146,7 @@ func (d *deps) exportOptOuts(ctx context.Context, _ *struct{}) (*huma.StreamResp
 	if err != nil {
 		return nil, err
 	}
-	return &huma.StreamResponse{Body: func(h huma.Context) {
+	return &huma.StreamResponse{Body: func(h huma.Context) { //nolint:contextcheck // the request's context, as huma hands it to what streams
 		h.SetHeader("Content-Type", "text/csv; charset=utf-8")
 		h.SetHeader("Content-Disposition", `attachment; filename="opt-outs.csv"`)
 		w := csv.NewWriter(h.BodyWriter())
@@ -174,7 +175,7 @@ func optOutRow(o OptOut) []string {
 
 // sheetSafe keeps what a stranger wrote from being a formula in a spreadsheet.
 func sheetSafe(text string) string {
-	if text != "" && bytes.ContainsRune([]byte("=+-@\t\r"), rune(text[0])) {
+	if text != "" && strings.ContainsRune("=+-@\t\r", rune(text[0])) {
 		return "'" + text
 	}
 	return text

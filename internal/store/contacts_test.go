@@ -218,10 +218,15 @@ func TestNoFrameIsClaimedForWhoOptedOut(t *testing.T) {
 
 func TestARepeatToWhoOptedOutIsNotSent(t *testing.T) {
 	now := time.Now()
-	for name, open := range map[string]func(*testing.T) string{"sqlite": sqliteURL, "postgres": postgresURL} {
+	for _, name := range []string{"sqlite", "postgres"} {
 		t.Run(name, func(t *testing.T) {
-			at := now
-			s := storetest.Open(t, open(t), func(o *store.Options) { o.Now = func() time.Time { return at } })
+			at, url := now, ""
+			if name == "sqlite" {
+				url = storetest.SQLiteURL(t)
+			} else {
+				url = storetest.PostgresURL(t)
+			}
+			s := storetest.Open(t, url, func(o *store.Options) { o.Now = func() time.Time { return at } })
 			l := newLane(t, s, "org-a")
 			m := l.accept(personPhone, "hello")
 			l.send(m, fleet.OutcomeUnknown)
@@ -240,8 +245,53 @@ func TestARepeatToWhoOptedOutIsNotSent(t *testing.T) {
 	}
 }
 
-func sqliteURL(t *testing.T) string   { return storetest.SQLiteURL(t) }
-func postgresURL(t *testing.T) string { return storetest.PostgresURL(t) }
+// What a message had reserved is given back when it ends before any frame, whatever ended it.
+func TestWhatNeverLeftIsOwedToTheLedger(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		l := newLane(t, s, "org-a")
+		reserved := func(phone string) fleet.Message {
+			m, err := s.CreateMessage(t.Context(), fleet.Message{
+				OrgID: "org-a", ProjectID: "prj_1", SessionID: l.sess.ID, ContactKey: phone, To: phone, ToJID: phone + "@s.whatsapp.net",
+				Kind: "text", Text: "hello", Unresolved: true, Reservation: "of " + phone, Generation: 1,
+			}, fleet.DefaultTTL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m
+		}
+		out, nobody, fine := reserved(personPhone), reserved("5511900000002"), reserved("5511900000003")
+		if people, err := s.Unresolved(t.Context(), l.sess.ID, 2); err != nil || len(people) != 2 || people[0].Phone != personPhone {
+			t.Errorf("Unresolved = %v, %v, want the first two", people, err)
+		}
+		decide(t, s, known(t, s, personPhone), store.Decision{Stop: true, Source: fleet.OptOutManual})
+		_, err := s.Resolved(t.Context(), l.term, "org-a", []store.Sighting{
+			{Person: fleet.Person{Phone: "5511900000002"}, Asked: "5511900000002", Absent: true},
+			{Person: fleet.Person{Phone: "5511900000003", LID: "100000000000003"}, Asked: "5511900000003", Present: true},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Postpone(t.Context(), l.term, []fleet.Person{{Phone: personPhone}}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if m := l.get(out.ID); !m.Unresolved || time.Until(m.DueAt) < 50*time.Minute {
+			t.Errorf("postponed message = %+v, want it due in an hour", m)
+		}
+		if did, err := s.Suppress(t.Context(), l.term, out.ID); !did || err != nil {
+			t.Fatalf("Suppress = %v, %v", did, err)
+		}
+		if m := l.wantState(nobody.ID, fleet.StatusFailed, fleet.OutcomeNone); m.ErrorCode != fleet.CodeNotOnWhatsApp {
+			t.Errorf("message to nobody = %+v, want %s", m, fleet.CodeNotOnWhatsApp)
+		}
+		if m := l.get(fine.ID); m.Unresolved || m.Status != fleet.StatusQueued {
+			t.Errorf("message to somebody = %+v, want it to go", m)
+		}
+		owed, err := s.TakeOwed(t.Context(), "", 10)
+		if err != nil || !slices.Equal(owed, []string{out.Reservation, nobody.Reservation}) {
+			t.Errorf("TakeOwed = %q, %v, want those of the two that never left", owed, err)
+		}
+	})
+}
 
 // eventKinds are the kinds of the events that a message has had, in order.
 func eventKinds(t *testing.T, s *store.Store, id fleet.MessageID) []fleet.EventKind {
