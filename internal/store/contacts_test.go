@@ -220,7 +220,8 @@ func TestARepeatToWhoOptedOutIsNotSent(t *testing.T) {
 	now := time.Now()
 	for _, name := range []string{"sqlite", "postgres"} {
 		t.Run(name, func(t *testing.T) {
-			at, url := now, ""
+			at := now
+			var url string
 			if name == "sqlite" {
 				url = storetest.SQLiteURL(t)
 			} else {

@@ -167,3 +167,55 @@ func TestNothingReachesWhoOptedOut(t *testing.T) {
 		w.awaitStatus(w.address(one, long, "welcome back"), fleet.StatusDelivered)
 	})
 }
+
+func TestWhoWritesFromALIDIsAContactThatGetsItsNumberLater(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.start("w1")
+		s := w.paired(number1)
+		phone := w.sim.Phone(person1)
+		phone.HideNumber(true)
+		if _, err := phone.SendText(t.Context(), number1, "guess who"); err != nil {
+			t.Fatal(err)
+		}
+		w.await("the message", func() bool { return w.came() == 1 })
+		if m := w.inbound()[0]; m.SenderPhone != "" || m.ContactID == "" || m.ConversationID == "" || m.ContactID != w.contact(m.SenderLID+"@lid").ID {
+			t.Fatalf("inbound = %+v, want a contact with a LID and no number", m)
+		}
+		first := w.inbound()[0]
+		w.awaitStatus(w.address(s, string(first.ContactID), "an answer"), fleet.StatusDelivered)
+
+		phone.HideNumber(false)
+		if _, err := phone.SendText(t.Context(), number1, "it is me"); err != nil {
+			t.Fatal(err)
+		}
+		w.await("the second message", func() bool { return w.came() == 2 })
+		if m := w.inbound()[1]; m.SenderPhone != person1 || m.ContactID != first.ContactID || m.ConversationID != first.ConversationID {
+			t.Errorf("inbound = %+v, want the same contact in the same conversation, with its number", m)
+		}
+		if told := w.events(fleet.EventContactUpdated); len(told) != 1 || told[0].Data.Contact != first.ContactID {
+			t.Errorf("contact.updated was told as %+v, want once of the contact", told)
+		}
+	})
+}
+
+func TestAnOptOutIsConfirmedOnceAndNothingElseIsSent(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.start("w1")
+		s := w.paired(number1)
+		_, err := w.st.UpdateOrganization(t.Context(), w.org, store.OrgChange{People: func(p *fleet.PeopleRules) { p.Confirmation = "You will hear no more from us." }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		phone := w.sim.Phone(person1)
+		phone.AutoReply(func(r wasim.Received) string { return "STOP" })
+		w.awaitStatus(w.address(s, person1, "hello"), fleet.StatusDelivered)
+		w.await("the opt-out", func() bool { return w.contact(person1).OptedOut })
+		late := w.address(s, person1, "one more thing")
+		w.awaitStatus(late, fleet.StatusSuppressed)
+		w.sleep(time.Minute)
+		// The confirmation was answered with STOP again, and that is not confirmed.
+		if got := w.texts(person1); !slices.Equal(got, []string{"hello", "You will hear no more from us."}) {
+			t.Errorf("the person reads %q, want hello and one confirmation", got)
+		}
+	})
+}
