@@ -321,7 +321,7 @@ elseif op == 'rebase' then -- in twos: project, backlog by its rows
   return {'rebased'}
 end
 
--- reserve and look: 3 org, 4 match key, 5 ms of affinity, 6 strategy, 7 dice, 8 lapses after s, 9 version, 10 bound,
+-- reserve and look: 3 org, 4 match key, 5 ms of affinity, 6 strategy, 7 dice as doubles, 8 lapses after s, 9 version, 10 bound,
 -- 11 health floor, 12 project ('': no limits), 13 month, 14 quota, 15 backlog, 16-21 rate and burst of project, org, fleet,
 -- 22-25 what is moved: session, lapses, new chat, taken at, 26 kinds of candidates: budgets, new chat, rate and burst,
 -- 27 the kind of each candidate, then their sessions and "*".
@@ -342,9 +342,9 @@ end
 -- of its hour, its header, which it may have made exact, and its health.
 local function check(i, v)
   local slug, k = ARGV[first + i], kind(i)
-  local acc, health = account(), 100
-  if looking and v then v = acc.save(slug, acc.open(slug, v)) end
-  if v and select(3, unpack_(REST, v, ATREST)) > 0 then health = acc.well(call('GET', P .. 'wa:health:' .. slug)) end
+  local health = 100
+  if looking and v then v = account().save(slug, account().open(slug, v)) end
+  if v and select(3, unpack_(REST, v, ATREST)) > 0 then health = account().well(call('GET', P .. 'wa:health:' .. slug)) end
   if not bound and health < least then return 1, INF, 0, v, health end
   local rate, burst, new = k[6], k[7], k[5]
   local used = {0, 0, 0, 0, NEVER}
@@ -352,7 +352,7 @@ local function check(i, v)
   if v then
     used = {unpack_(HEAD, v)}
     if (s >= used[5] or full()) and not looking then
-      v = acc.save(slug, acc.open(slug, v))
+      v = account().save(slug, account().open(slug, v))
       used = {unpack_(HEAD, v)}
     end
   end
@@ -451,6 +451,27 @@ local function decide()
       end
     end
   end
+  if #ARGV[7] > 8 then -- a few tries at random before all are looked at: dice.go says why that changes no chances
+    local fields, picks, seen, largest = {}, {}, {}, 0
+    for p = 9, #ARGV[7], 16 do
+      local i = floor(unpack_('<d', ARGV[7], p) * n) + 1
+      picks[#picks + 1], fields[#fields + 1] = i, ARGV[first + i]
+    end
+    for k = 1, #kinds do largest = max(largest, kinds[k][2]) end
+    fields[#fields + 1] = '*'
+    local got = call('HMGET', B, unpack(fields))
+    if not got[#fields] then return evicted() end
+    for t = 1, #picks do
+      local i = picks[t]
+      local why, _, left, v = check(i, seen[i] or got[t])
+      seen[i] = v
+      if why == 0 and unpack_('<d', ARGV[7], 16 * t + 1) * largest < left then
+        headers = headers or {}
+        headers[i] = v
+        return 'taken', i, false
+      end
+    end
+  end
   if not readAll() then return evicted() end
   -- Most candidates need no second look and are decided on here. sums are running ones, of what is left of their hours.
   local frees, sums, whys, f, total, soon = {}, {}, {}, 0, 0, INF
@@ -493,7 +514,7 @@ local function decide()
   elseif ARGV[6] == 'round-robin' then
     at = tonumber(call('GET', P .. 'wa:turn:' .. org) or 0) % f + 1
   else
-    local x = floor(tonumber(ARGV[7]) * total)
+    local x = floor(unpack_('<d', ARGV[7]) * total)
     for i = 1, f do
       if x < sums[i] then
         at = i

@@ -38,7 +38,8 @@ type modelHold struct {
 	gone   bool // a rebuild did not count it
 }
 
-var machineSlugs = []fleet.SessionSlug{"org-a-01", "org-a-02", "org-a-03"}
+// More than fewCandidates, so that requests with few and with many come.
+var machineSlugs = []fleet.SessionSlug{"s-01", "s-02", "s-03", "s-04", "s-05", "s-06", "s-07", "s-08", "s-09", "s-10"}
 
 func (m *machine) session(slug fleet.SessionSlug) *modelSession {
 	if m.model[slug] == nil {

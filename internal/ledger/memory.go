@@ -192,6 +192,10 @@ func (m *Memory) pick(now int64, r *Request, a *Answer) {
 			return
 		}
 	}
+	if i := m.sample(now, r); i >= 0 {
+		a.Verdict, a.Winner = Taken, i
+		return
+	}
 	m.free, m.why = m.free[:0], m.why[:0]
 	soon, total := int64(math.MaxInt64), int64(0)
 	for i := range r.Candidates {
@@ -229,6 +233,28 @@ func (m *Memory) pinned(now int64, r *Request) int {
 		return -1
 	}
 	return slices.IndexFunc(r.Candidates, func(c Candidate) bool { return c.Slug == p.to })
+}
+
+// sample is the index of the candidate that the throws take, or -1.
+func (m *Memory) sample(now int64, r *Request) int {
+	throws := r.throws()
+	if len(throws) == 0 {
+		return -1
+	}
+	largest := int64(0)
+	for i := range r.Candidates {
+		largest = max(largest, r.Candidates[i].Budget.cap(hour))
+	}
+	for _, t := range throws {
+		i := int(t.which * float64(len(r.Candidates)))
+		c := &r.Candidates[i]
+		acc := m.account(c.Slug, now/1000)
+		why, _ := m.passes(acc, c, r, now)
+		if left := c.Budget.cap(hour) - acc.used(hour); why == Free && t.take*float64(largest) < float64(left) {
+			return i
+		}
+	}
+	return -1
 }
 
 // choose returns the place of the winner in free.

@@ -16,7 +16,7 @@ func (l *Redis) arguments(r *Request) []string {
 	args := make([]string, 0, 26+len(r.Candidates))
 	affinity := cmp.Or(r.AffinityTTL, defaultPin).Milliseconds()
 	args = append(args,
-		string(r.Org), r.Key, strconv.FormatInt(affinity, 10), string(r.Strategy), strconv.FormatFloat(r.Rand, 'g', -1, 64),
+		string(r.Org), r.Key, strconv.FormatInt(affinity, 10), string(r.Strategy), r.packedDice(),
 		strconv.FormatInt(holdSeconds(r.Hold), 10), strconv.FormatInt(int64(r.Version), 10), digit(r.Bound), strconv.Itoa(l.o.HealthMin))
 	args = append(args, limitArguments(r.Limits)...)
 	move := &r.Move
