@@ -324,15 +324,31 @@ end
 -- reserve and look: 3 org, 4 match key, 5 ms of affinity, 6 strategy, 7 dice as doubles, 8 lapses after s, 9 version, 10 bound,
 -- 11 health floor, 12 project ('': no limits), 13 month, 14 quota, 15 backlog, 16-21 rate and burst of project, org, fleet,
 -- 22-25 what is moved: session, lapses, new chat, taken at, 26 kinds of candidates: budgets, new chat, rate and burst,
--- 27 the kind of each candidate, then their sessions and "*".
+-- 27 the kind of each candidate, 28 their sessions, each between zeros, 29 where each
+-- begins in that, and where one more would.
 local org, key, bound = ARGV[3], ARGV[4], ARGV[10] == '1'
 local looking, least = op == 'look', tonumber(ARGV[11])
-local KIND, packed, kindOf, first = '<I4I4I4I4I4dd', ARGV[26], ARGV[27], 27
-local n = #ARGV - first - 1
+local KIND, packed, kindOf, names, begins = '<I4I4I4I4I4dd', ARGV[26], ARGV[27], ARGV[28], ARGV[29]
+local n = #begins / 4 - 1
 local project, month = ARGV[12], ARGV[13]
 local kinds = {}
 for p = 1, #packed, 36 do kinds[#kinds + 1] = {unpack_(KIND, packed, p)} end
 local byte = string.byte
+local function session(i)
+  local from, next = unpack_('<I4', begins, 4 * i - 3), unpack_('<I4', begins, 4 * i + 1)
+  return sub(names, from, next - 2)
+end
+-- place is the candidate that a session is, nil if it is none.
+local function place(slug)
+  local at = string.find(names, '\0' .. slug .. '\0', 1, true)
+  local low, high = 1, n
+  while at and low <= high do
+    local mid = floor((low + high) / 2)
+    local from = unpack_('<I4', begins, 4 * mid - 3)
+    if from == at + 1 then return mid end
+    if from <= at then low = mid + 1 else high = mid - 1 end
+  end
+end
 local function kind(i)
   local low, high = byte(kindOf, 2 * i - 1, 2 * i)
   return kinds[low + 256 * high + 1]
@@ -341,7 +357,7 @@ end
 -- check says whether candidate i can send. It returns why not (0: it can), the ms at which it can by waiting, what is left
 -- of its hour, its header, which it may have made exact, and its health.
 local function check(i, v)
-  local slug, k = ARGV[first + i], kind(i)
+  local slug, k = session(i), kind(i)
   local health = 100
   if looking and v then v = account().save(slug, account().open(slug, v)) end
   if v and select(3, unpack_(REST, v, ATREST)) > 0 then health = account().well(call('GET', P .. 'wa:health:' .. slug)) end
@@ -400,8 +416,11 @@ local headers
 local function readAll()
   if headers then return true end
   headers = {}
+  local fields = {}
+  for i = 1, n do fields[i] = session(i) end
+  fields[n + 1] = '*'
   for a = 1, n + 1, 1000 do
-    local got = call('HMGET', B, unpack(ARGV, first + a, first + min(n + 1, a + 999)))
+    local got = call('HMGET', B, unpack(fields, a, min(n + 1, a + 999)))
     if n < 1000 then
       headers = got
     else
@@ -437,17 +456,15 @@ local function decide()
   end
   if key ~= '' and not bound then
     local slug = pinned(pinnedTo)
-    for i = 1, slug and n or 0 do
-      if ARGV[first + i] == slug then
-        local got = headers and {headers[i], headers[n + 1]} or call('HMGET', B, slug, '*')
-        if not got[2] then return evicted() end
-        local why, _, _, v = check(i, got[1])
-        if why == 0 then
-          headers = headers or {}
-          headers[i] = v
-          return 'taken', i, true
-        end
-        break
+    local i = slug and place(slug)
+    if i then
+      local got = headers and {headers[i], headers[n + 1]} or call('HMGET', B, slug, '*')
+      if not got[2] then return evicted() end
+      local why, _, _, v = check(i, got[1])
+      if why == 0 then
+        headers = headers or {}
+        headers[i] = v
+        return 'taken', i, true
       end
     end
   end
@@ -455,7 +472,7 @@ local function decide()
     local fields, picks, seen, largest = {}, {}, {}, 0
     for p = 9, #ARGV[7], 16 do
       local i = floor(unpack_('<d', ARGV[7], p) * n) + 1
-      picks[#picks + 1], fields[#fields + 1] = i, ARGV[first + i]
+      picks[#picks + 1], fields[#fields + 1] = i, session(i)
     end
     for k = 1, #kinds do largest = max(largest, kinds[k][2]) end
     fields[#fields + 1] = '*'
@@ -569,7 +586,7 @@ end
 
 local lapses = 0
 if winner > 0 then
-  local slug, k, v = ARGV[first + winner], kind(winner), headers[winner]
+  local slug, k, v = session(winner), kind(winner), headers[winner]
   local wait = tonumber(ARGV[8])
   local step = wait > 3600 and 3600 or 60
   lapses = (floor((s + wait) / step) + 1) * step
