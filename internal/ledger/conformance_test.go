@@ -412,6 +412,24 @@ func testLedger(t *testing.T, open opener) {
 		f.take(Request{Candidates: cs})
 	})
 
+	run("thousands of candidates are looked at like a few", Options{}, func(f fixture) {
+		budgets := make([]Budget, 2500)
+		budgets[2400] = Budget{2, 10, 10, 10}
+		cs := candidates(budgets...)
+		for _, strategy := range []fleet.Strategy{fleet.StrategyWeighted, fleet.StrategyPriority} {
+			if got := f.reserve(Request{Candidates: cs, Strategy: strategy, Key: "5511900000001"}).Winner; got != 2400 {
+				t.Errorf("winner by %s = %d, want the only one that can send", strategy, got)
+			}
+		}
+		a := f.refused(Request{Candidates: cs, Key: "5511900000001"}, Exhausted, (61+settleSoon)*time.Second)
+		if len(a.Why) != len(cs) || a.Why[2400] != Minute || a.Why[2399] != Minute {
+			t.Errorf("%d reasons, want one for each", len(a.Why))
+		}
+		if got := f.accounts(cs...); got[2400].Outstanding != 2 || got[1].Outstanding != 0 {
+			t.Errorf("accounts of two candidates: %+v, %+v, want the frames on the one that took them", got[2400], got[1])
+		}
+	})
+
 	run("an unwell number does not count for reopening", Options{}, func(f fixture) {
 		cs := candidates(Budget{1, 100, 100, 10}, Budget{1, 100, 100, 10})
 		f.sent(f.take(Request{Candidates: cs[:1]}))
