@@ -49,6 +49,8 @@ var arrows = map[string][]string{
 	"pairing":   {"fleet", "seal", "store", "bus", "auth", "qrdraw"},
 	"worker":    {"fleet", "seal", "store", "wastore", "ledger", "bus", "lease", "wa", "inbound", "plant"},
 	"scheduler": {"fleet", "seal", "store", "ledger", "bus", "outbound"},
+	// beside the path: what an older gateway left
+	"poolimport": {"fleet", "store"},
 	// beside the layers: settings, the connection to Redis, and the server that WhatsApp is in tests and demos
 	"config": {},
 	"redis":  {"fleet"},

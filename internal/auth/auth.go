@@ -104,6 +104,9 @@ func (a *Auth) forget() { a.changes.Add(1) }
 // fleet.ErrUnavailable when the database can't be asked.
 func (a *Auth) Authenticate(ctx context.Context, presented string) (fleet.Principal, error) {
 	secret, err := Parse(presented)
+	if err != nil && a.lookup.Rotated() {
+		secret, err = parseForeign(presented)
+	}
 	if err != nil {
 		a.metrics.requests.WithLabelValues("malformed").Inc()
 		return fleet.Principal{}, ErrUnauthorized

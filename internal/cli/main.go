@@ -46,6 +46,7 @@ type commands struct {
 	Sim       simCmd       `cmd:"" help:"Run the WhatsApp simulator: a server and phones for tests and demos."`
 	Migrate   migrateCmd   `cmd:"" help:"Bring the database to this version."`
 	Keys      keysCmd      `cmd:"" help:"Make, list and revoke API keys."`
+	Import    importCmd    `cmd:"" help:"Take over what another gateway kept."`
 	Version   versionCmd   `cmd:"" help:"Print the version of this binary and of what it speaks."`
 }
 

@@ -126,6 +126,10 @@ func NewWAID() string {
 	return "3EB0" + strings.ToUpper(hex.EncodeToString(b[:]))
 }
 
+// MaxOrgID is how long an organization's slug may be: it leaves room for "-01" in the session ids made
+// from it.
+const MaxOrgID = 56
+
 // ValidSlug reports whether s may be an organization's or a session's slug: 1 to 63 characters,
 // lower-case letters, digits and single inner hyphens, starting and ending with a letter or digit.
 // Blank and wildcard text is never a slug, so it can never match a row.

@@ -13,9 +13,6 @@ import (
 	"github.com/wafleet/wafleet/internal/store"
 )
 
-// maxOrgID leaves room for "-01" in the session ids made from it.
-const maxOrgID = 56
-
 // Organization is an organization as the operator sees it.
 type Organization struct {
 	OrgID     fleet.OrgID    `json:"orgId" example:"org-a"`
@@ -63,7 +60,7 @@ func registerOrganizations(api huma.API, d *deps) {
 	},
 	) (*reply[Organization], error) {
 		b := in.Body
-		if !fleet.ValidSlug(string(b.OrgID)) || len(b.OrgID) > maxOrgID {
+		if !fleet.ValidSlug(string(b.OrgID)) || len(b.OrgID) > fleet.MaxOrgID {
 			return nil, invalid("ORG_ID_INVALID", "orgId", "must be 1 to 56 lower-case letters, digits and single inner hyphens")
 		}
 		if err := checkLabel(b.Label); err != nil {

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 )
 
@@ -140,6 +141,12 @@ type Lookup struct{ keys []Key }
 func NewLookup(current Key, previous ...Key) *Lookup {
 	return &Lookup{keys: append([]Key{current}, previous...)}
 }
+
+// Rotated reports whether there are keys before the current one.
+func (l *Lookup) Rotated() bool { return len(l.keys) > 1 }
+
+// Knows reports whether k is among the keys.
+func (l *Lookup) Knows(k Key) bool { return slices.Contains(l.keys, k) }
 
 // Hash returns the hash to store.
 func (l *Lookup) Hash(secret string) []byte { return l.hash(l.keys[0], secret) }

@@ -91,7 +91,9 @@ func (s *Store) AuditLog(ctx context.Context, q AuditQuery) ([]fleet.AuditEntry,
 // What the audit log keeps of each thing: configuration, never what was observed, never a secret.
 
 func auditOrg(o *fleet.Organization) any {
-	return map[string]any{"label": o.Label, "strategy": o.Strategy, "timeZone": o.TimeZone}
+	return map[string]any{
+		"label": o.Label, "strategy": o.Strategy, "timeZone": o.TimeZone, "affinityTtlSeconds": int(o.AffinityTTL.Seconds()), "rate": o.Rate,
+	}
 }
 
 func auditProject(p *fleet.Project) any {
@@ -101,7 +103,7 @@ func auditProject(p *fleet.Project) any {
 }
 
 func auditSession(v *fleet.Session) any {
-	return map[string]any{"label": v.Label, "desired": v.Desired, "paused": v.Paused}
+	return map[string]any{"label": v.Label, "desired": v.Desired, "paused": v.Paused, "budget": v.Budget, "rate": v.Rate}
 }
 
 func auditKey(k *fleet.APIKey) any {

@@ -51,8 +51,8 @@ func TestAChangeAndItsEntryStandOrFallTogether(t *testing.T) {
 			t.Fatalf("InTx = %v, want the error", err)
 		}
 		want := []string{
-			`key_1 organization.update org-a {"label":"A","strategy":"weighted","timeZone":"UTC"} {"label":"B","strategy":"weighted","timeZone":"UTC"}`,
-			`key_1 organization.create org-a  {"label":"A","strategy":"weighted","timeZone":"UTC"}`,
+			`key_1 organization.update org-a {"affinityTtlSeconds":86400,"label":"A","rate":{"perMinute":0,"burst":0},"strategy":"weighted","timeZone":"UTC"} {"affinityTtlSeconds":86400,"label":"B","rate":{"perMinute":0,"burst":0},"strategy":"weighted","timeZone":"UTC"}`,
+			`key_1 organization.create org-a  {"affinityTtlSeconds":86400,"label":"A","rate":{"perMinute":0,"burst":0},"strategy":"weighted","timeZone":"UTC"}`,
 		}
 		if diff := cmp.Diff(want, auditLines(t, s, store.AuditQuery{})); diff != "" {
 			t.Errorf("audit log (-want +got):\n%s", diff)

@@ -104,13 +104,17 @@ type Login struct {
 
 var errStopped = errors.New("the session was stopped meanwhile")
 
+// numberFixed says of a session that it keeps its number: it was paired with it, or came with it and
+// its age from elsewhere.
+const numberFixed = `(paired_at <> 0 OR warmup_at <> 0 AND phone <> '')`
+
 // RecordLogin stores a fresh login, fenced by the term. It is not yet "paired": that is
 // RecordPaired, after the login worked. fleet.ErrNumberInUse: another live session has the number,
 // or this session was paired with another number before.
 func (s *Store) RecordLogin(ctx context.Context, term fleet.Term, l Login) error {
 	err := s.Fenced(ctx, term, func(ctx context.Context) error {
 		n, err := s.exec(ctx, `UPDATE sessions SET device_jid = $2, phone = $3, lid = $4, push_name = $5, platform = $6, revoked_at = 0
-			WHERE id = $1 AND desired = 'running' AND (paired_at = 0 OR phone = $3)`,
+			WHERE id = $1 AND desired = 'running' AND (NOT `+numberFixed+` OR phone = $3)`,
 			term.SessionID, l.DeviceJID, l.Phone, l.LID, l.PushName, l.Platform)
 		if err != nil || n > 0 {
 			return err
@@ -138,7 +142,7 @@ func (s *Store) RecordLogin(ctx context.Context, term fleet.Term, l Login) error
 func (s *Store) CheckNumber(ctx context.Context, session fleet.SessionID, phone string) error {
 	var n int
 	err := s.row(ctx, `SELECT count(*) FROM sessions WHERE (id <> $1 AND phone = $2 AND desired <> 'deleted')
-		OR (id = $1 AND paired_at <> 0 AND phone <> $2)`, session, phone).Scan(&n)
+		OR (id = $1 AND `+numberFixed+` AND phone <> $2)`, session, phone).Scan(&n)
 	if err != nil {
 		return fmt.Errorf("check number of session %s: %w", session, unavailable(err))
 	}

@@ -65,6 +65,11 @@ type NewSession struct {
 	Invite fleet.InviteID
 	// Warmed says that its number has been sending elsewhere: no ramp begins when it is paired.
 	Warmed bool
+	// WarmupAt is when its ramp began there, if it still runs; the zero time with Warmed is long ago.
+	WarmupAt time.Time
+	// Phone is the number it had elsewhere, in digits: only that one can be linked to it, as its age is
+	// that number's. "" = not known.
+	Phone string
 }
 
 // CreateSession makes a session at the end of its organization's list, with a lease that nobody
@@ -86,13 +91,13 @@ func (s *Store) CreateSession(ctx context.Context, n NewSession) (fleet.Session,
 		if err != nil {
 			return fmt.Errorf("shard key: %w", err)
 		}
-		warmup := 0
-		if n.Warmed {
+		warmup := ms(n.WarmupAt)
+		if n.Warmed && warmup == 0 {
 			warmup = 1 // long ago
 		}
-		_, err = s.exec(ctx, `INSERT INTO sessions (id, shard_key, slug, org_id, label, position, desired, observed, observed_since, invite_id, created_at, warmup_at)
-			SELECT $1, $2, $3, $4, $5, coalesce(max(position), 0) + 1, 'running', 'needs_pairing', @now@, $6, @now@, CAST($7 AS BIGINT) FROM sessions WHERE org_id = $4`,
-			id, key, slug, n.Org, n.Label, n.Invite, warmup)
+		_, err = s.exec(ctx, `INSERT INTO sessions (id, shard_key, slug, org_id, label, position, desired, observed, observed_since, invite_id, created_at, warmup_at, phone)
+			SELECT $1, $2, $3, $4, $5, coalesce(max(position), 0) + 1, 'running', 'needs_pairing', @now@, $6, @now@, CAST($7 AS BIGINT), $8 FROM sessions WHERE org_id = $4`,
+			id, key, slug, n.Org, n.Label, n.Invite, warmup, n.Phone)
 		if err != nil {
 			return err
 		}
@@ -164,6 +169,33 @@ func (s *Store) SessionBySlug(ctx context.Context, slug fleet.SessionSlug) (flee
 		return v, fmt.Errorf("get session %s: %w", slug, notFound(err))
 	}
 	return v, nil
+}
+
+// SlugOwner says which organization a session id belongs to, that of a deleted session too: it stays
+// taken. False: it is free.
+func (s *Store) SlugOwner(ctx context.Context, slug fleet.SessionSlug) (org fleet.OrgID, taken bool, err error) {
+	var desired fleet.Desired
+	err = s.row(ctx, `SELECT org_id, desired FROM sessions WHERE slug = $1`, slug).Scan(&org, &desired)
+	switch err = notFound(err); {
+	case errors.Is(err, fleet.ErrNotFound):
+		return "", false, nil
+	case err != nil:
+		return "", false, fmt.Errorf("look for session %s: %w", slug, err)
+	case desired == fleet.DesiredDeleted:
+		return "", true, nil
+	default:
+		return org, true, nil
+	}
+}
+
+// NumberOwner says which live session has a phone number; "" = none.
+func (s *Store) NumberOwner(ctx context.Context, phone string) (fleet.SessionSlug, error) {
+	var slug fleet.SessionSlug
+	err := s.row(ctx, `SELECT slug FROM sessions WHERE phone = $1 AND phone <> '' AND desired <> 'deleted'`, phone).Scan(&slug)
+	if err = notFound(err); err != nil && !errors.Is(err, fleet.ErrNotFound) {
+		return "", fmt.Errorf("look for a number: %w", err)
+	}
+	return slug, nil
 }
 
 // OrgSessions reads an organization's sessions in list order, without deleted ones.
