@@ -253,6 +253,25 @@ func TestACodeThatNobodyTypesExpiresByItsDeadline(t *testing.T) {
 	})
 }
 
+func TestAPasskeyThatNobodyHereCanGiveIsSaidSo(t *testing.T) {
+	bubble(t, func(t *testing.T, g *gateway) {
+		link, invite := g.mint(1)
+		number := g.press(link+"/numbers", url.Values{})
+		v := g.watch(number)
+		defer v.close()
+		await(t, "a code", func() bool { return strings.Contains(v.now(), `id="qr"`) })
+		g.sim.Phone(number1).AskPasskey(true)
+		if err := g.sim.Phone(number1).ScanQR(t.Context(), g.row("org-a-01").Pairing.QR); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the passkey", func() bool { return v.over() == "final" && strings.Contains(v.now(), "asks for a passkey") })
+		time.Sleep(20 * time.Second)
+		if g.used(invite.ID) != 0 || len(g.slugs()) != 0 {
+			t.Errorf("left behind: %d slots and %v", g.used(invite.ID), g.slugs())
+		}
+	})
+}
+
 func TestCancellingEndsThePairingAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, g *gateway) {
 		link, invite := g.mint(1)

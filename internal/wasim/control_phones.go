@@ -205,6 +205,10 @@ var phoneActions = map[string]func(*http.Request, func() *Phone, phoneAction) (a
 		phone().AutoRead(in.On)
 		return done, nil
 	},
+	"passkey": func(_ *http.Request, phone func() *Phone, in phoneAction) (any, error) {
+		phone().AskPasskey(in.On)
+		return done, nil
+	},
 	"power": func(_ *http.Request, phone func() *Phone, in phoneAction) (any, error) {
 		phone().Power(in.On)
 		return done, nil

@@ -81,6 +81,11 @@ func (p *Phone) ScanQR(ctx context.Context, qr string) error {
 	if !bytes.Equal(c.peer.static, keys[0]) || !bytes.Equal(c.reg.GetEIdent(), keys[1]) {
 		return fmt.Errorf("%w: its keys are not those of the connection", ErrBadQR)
 	}
+	if p.passkey {
+		c.send(notification(types.ServerJID, "passkey_prologue_request", node{Tag: "passkey_request_options", Content: []byte(
+			`{"challenge":"` + base64.RawURLEncoding.EncodeToString(randomBytes(32)) + `","timeout":60000,"rpId":"web.whatsapp.com","allowCredentials":[],"userVerification":"required"}`)}))
+		return nil
+	}
 	return s.offerIdentity(c, p.account, keys[2])
 }
 

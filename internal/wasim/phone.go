@@ -67,6 +67,7 @@ type Phone struct {
 	contacts  map[string]string // push names by number
 	autoRead  bool
 	autoReply func(Received) string
+	passkey   bool // under the server's lock: linking a device asks for the account's passkey
 }
 
 // sentMessage is kept for retry receipts.
@@ -124,6 +125,14 @@ func (p *Phone) AutoRead(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.autoRead = on
+}
+
+// AskPasskey makes WhatsApp ask for a passkey when a device scans in to be linked, as it does for accounts that have one.
+// No client here can answer, so the pairing ends with that.
+func (p *Phone) AskPasskey(on bool) {
+	p.srv.mu.Lock()
+	defer p.srv.mu.Unlock()
+	p.passkey = on
 }
 
 // Power switches the phone off: what comes for it stays unread, and unanswered by receipts, until it is on again.
