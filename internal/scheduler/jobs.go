@@ -55,6 +55,7 @@ func Jobs(o JobOptions) []Job {
 		o.Registerer.MustRegister(unknown, open)
 	}
 	return []Job{
+		{Name: "suppress-parked", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.SuppressParked)},
 		{Name: "expire-messages", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.ExpireQueued)},
 		{Name: "tell-unknown", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.TellUnknownUnowned)},
 		{Name: "close-unconfirmed", Every: time.Minute, Hold: 30 * time.Second, Run: counting(o.telling(o.Store.CloseUnconfirmed), o.Store.OpenSends, func(_ context.Context, n int) { open.Set(float64(n)) })},

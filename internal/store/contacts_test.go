@@ -287,6 +287,17 @@ func TestWhatNeverLeftIsOwedToTheLedger(t *testing.T) {
 		if m := l.get(fine.ID); m.Unresolved || m.Status != fleet.StatusQueued {
 			t.Errorf("message to somebody = %+v, want it to go", m)
 		}
+		parked, err := s.CreateMessage(t.Context(), fleet.Message{
+			OrgID: "org-a", ProjectID: "prj_1", SessionID: l.sess.ID, ContactKey: personPhone, To: personPhone, ToJID: personPhone + "@s.whatsapp.net",
+			Kind: "text", Text: "hello", Parked: true,
+		}, fleet.DefaultTTL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := s.SuppressParked(t.Context(), 10); n != 1 || err != nil {
+			t.Errorf("SuppressParked = %d, %v, want 1", n, err)
+		}
+		l.wantState(parked.ID, fleet.StatusSuppressed, fleet.OutcomeNone)
 		owed, err := s.TakeOwed(t.Context(), "", 10)
 		if err != nil || !slices.Equal(owed, []string{out.Reservation, nobody.Reservation}) {
 			t.Errorf("TakeOwed = %q, %v, want those of the two that never left", owed, err)

@@ -97,6 +97,27 @@ func (s *Store) Suppress(ctx context.Context, term fleet.Term, id fleet.MessageI
 	return done, nil
 }
 
+// SuppressParked ends up to limit due messages to people who opted out that no lane looks at, because no session
+// has them, and returns their number.
+func (s *Store) SuppressParked(ctx context.Context, limit int) (int, error) {
+	var n int
+	err := s.InTx(ctx, func(ctx context.Context) error {
+		ended, err := s.changeMessages(ctx, `WITH out AS MATERIALIZED (SELECT m.id AS out_id FROM messages m
+				WHERE m.parked AND m.status='queued' AND m.due_at<=@now@ AND NOT m.exempt
+				AND (SELECT 1 FROM opt_outs o WHERE o.org_id=m.org_id AND o.contact_key=m.contact_key AND o.active) IS NOT NULL
+				ORDER BY m.due_at LIMIT CAST($1 AS BIGINT) @skip@)
+			UPDATE messages SET status='suppressed', parked=FALSE, error_code='`+fleet.CodeOptedOut+`',
+				error_detail='The recipient opted out of messages from this organization.' FROM out WHERE id=out_id AND status='queued'
+			RETURNING `+changedColumns, limit)
+		n = len(ended)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("suppress messages without a session: %w", err)
+	}
+	return n, nil
+}
+
 // ListOptOuts returns who opted out of an organization, in the order of their match keys and after one of
 // them, and the cursor of the next page ("" = no more).
 func (s *Store) ListOptOuts(ctx context.Context, org fleet.OrgID, after string, limit int) (page []fleet.OptOut, next string, err error) {
