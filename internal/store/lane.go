@@ -39,7 +39,7 @@ const (
 	sendDueFor = ` AND (
 				e.status='sending' AND e.outcome=''
 				OR e.status='sending' AND e.outcome='unknown' AND e.repeats=0 AND e.unknown_since>@now@-60000
-				OR e.status='queued' AND e.attempts>0 AND e.expires_at>@now@) LIMIT 1) IS NULL`
+				OR e.status='queued' AND NOT e.parked AND e.send_at<=@now@ AND e.expires_at>@now@) LIMIT 1) IS NULL`
 
 	// laneDue is true for a message m that its lane may send now. The partial index messages_lane serves
 	// it; its own condition is repeated word for word because SQLite recognises it only so. A repeat is
