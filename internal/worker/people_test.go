@@ -118,7 +118,7 @@ func TestNothingReachesWhoOptedOut(t *testing.T) {
 		phone := w.sim.Phone(long)
 
 		// Before the STOP: one that waits for its time, one that waits on a paused number, and one that is tried again.
-		scheduled := w.address(two, long, "scheduled", func(m *fleet.Message) { m.DueAt = time.Now().Add(3 * time.Minute) })
+		scheduled := w.address(two, long, "scheduled", func(m *fleet.Message) { m.DueAt = time.Now().Add(3 * time.Minute); m.SendAt = m.DueAt })
 		paused := w.paired("5511900000003")
 		w.pause(paused.ID, true)
 		queued := w.address(paused, short, "queued")
