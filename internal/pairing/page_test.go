@@ -121,8 +121,15 @@ func TestALinkThatOpensNothingSaysWhyAndNothingElse(t *testing.T) {
 		{"expired", expired, 410, "This link has expired"},
 	} {
 		for _, req := range [][2]string{
-			{"GET", ""}, {"GET", "/events"}, {"POST", "/numbers"}, {"GET", "/numbers/org-a-01"}, {"GET", "/numbers/org-a-01/events"},
-			{"GET", "/numbers/org-a-01/code"}, {"POST", "/numbers/org-a-01/code"}, {"POST", "/numbers/org-a-01/qr"}, {"POST", "/numbers/org-a-01/cancel"},
+			{"GET", ""},
+			{"GET", "/events"},
+			{"POST", "/numbers"},
+			{"GET", "/numbers/org-a-01"},
+			{"GET", "/numbers/org-a-01/events"},
+			{"GET", "/numbers/org-a-01/code"},
+			{"POST", "/numbers/org-a-01/code"},
+			{"POST", "/numbers/org-a-01/qr"},
+			{"POST", "/numbers/org-a-01/cancel"},
 		} {
 			a := g.do(req[0], tt.link+req[1], nil)
 			if a.status != tt.status || !strings.Contains(a.body, tt.says) {

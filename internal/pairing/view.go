@@ -125,8 +125,6 @@ type linkView struct {
 	Notice    string // key of a text: what just went wrong
 }
 
-func (v *linkView) live() bool { return true }
-
 // busy says that something is under way, so a page without scripts loads itself again.
 func (v *linkView) busy() bool {
 	for _, r := range v.Rows {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -143,8 +144,8 @@ func (g *gateway) start() {
 }
 
 func (g *gateway) close() {
-	for i := len(g.stop) - 1; i >= 0; i-- {
-		g.stop[i]()
+	for _, stop := range slices.Backward(g.stop) {
+		stop()
 	}
 	if g.net != nil {
 		_ = g.net.Close()
