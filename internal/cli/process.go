@@ -21,6 +21,7 @@ import (
 	"github.com/wafleet/wafleet/internal/config"
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/ledger"
+	"github.com/wafleet/wafleet/internal/outbound"
 	"github.com/wafleet/wafleet/internal/redis"
 	"github.com/wafleet/wafleet/internal/router"
 	"github.com/wafleet/wafleet/internal/seal"
@@ -45,6 +46,7 @@ type process struct {
 	store    *store.Store
 	bus      bus.Bus
 	ledger   ledger.Ledger
+	outbound *outbound.Outbound // set by out
 	lookup   *seal.Lookup
 	auth     *auth.Auth // set by addAPI
 	registry *prometheus.Registry

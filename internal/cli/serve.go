@@ -93,9 +93,6 @@ func (pr *process) addAPI(ctx context.Context) (*listener, error) {
 	}
 	pr.auth = auth.New(auth.Options{Store: pr.store, Bus: pr.bus, Lookup: pr.lookup, Log: pr.log, Registerer: pr.registry})
 	pr.add("auth", stageBack, pr.auth.Run)
-	out := outbound.New(outbound.Options{
-		Store: pr.store, Router: pr.router(), Ledger: pr.ledger, Bus: pr.bus, Log: pr.log, Registerer: pr.registry,
-	})
 	ln, err := listen(ctx, "LISTEN", pr.cfg.Listen, pr.anyPort, nil, pr.log) // it serves later, and links name its port
 	if err != nil {
 		return nil, err
@@ -107,7 +104,7 @@ func (pr *process) addAPI(ctx context.Context) (*listener, error) {
 		pages[prefix] = links
 	}
 	api := httpapi.New(httpapi.Options{
-		Store: pr.store, Auth: pr.auth, Outbound: out, Bus: pr.bus, Log: pr.log, Registerer: pr.registry, Version: pr.versions.Version,
+		Store: pr.store, Auth: pr.auth, Outbound: pr.out(), Bus: pr.bus, Log: pr.log, Registerer: pr.registry, Version: pr.versions.Version,
 		PublicURL: public, Pages: pages, AllowPrivateWebhooks: pr.cfg.WebhookAllowPrivate,
 	})
 	ln.server.Handler = httpapi.BehindProxies(proxies, api)
@@ -122,9 +119,13 @@ func (pr *process) addAPI(ctx context.Context) (*listener, error) {
 // addWorker adds the worker. alone: no other process can own sessions of this database, so a lease
 // that an earlier start of this one left behind is taken at once.
 func (pr *process) addWorker(network *wa.Network, alone bool) {
-	w := worker.New(worker.Options{
-		Store: pr.store, Bus: pr.bus, Network: network,
-		Inbound: inbound.New(inbound.Options{Store: pr.store, Bus: pr.bus, Log: pr.log, Registerer: pr.registry, Merged: pr.merged}), Ledger: pr.ledger,
+	var w *worker.Worker
+	in := inbound.New(inbound.Options{
+		Store: pr.store, Bus: pr.bus, Log: pr.log, Registerer: pr.registry, Merged: pr.merged,
+		Wrote: func(org fleet.OrgID, key string, session fleet.SessionID) { w.Wrote(org, key, session) },
+	})
+	w = worker.New(worker.Options{
+		Store: pr.store, Bus: pr.bus, Network: network, Inbound: in, Ledger: pr.ledger,
 		ID: pr.cfg.Name(), Owner: pr.owner, Version: pr.versions.Version,
 		TTL: pr.cfg.LeaseTTL, Beat: pr.cfg.LeaseBeat, Batch: pr.cfg.RestoreConcurrency, Max: pr.cfg.WorkerMaxSessions, ClaimAll: alone,
 		Log: pr.log, Registerer: pr.registry,
@@ -133,11 +134,23 @@ func (pr *process) addWorker(network *wa.Network, alone bool) {
 	pr.ready.checks = append(pr.ready.checks, check{"worker", pr.workerHere})
 }
 
-// merged lets the newer pin of two names count that turned out to be one person's.
+// merged gives the ledger's pins of a person who went by another name to the one that counts now.
 func (pr *process) merged(ctx context.Context, org fleet.OrgID, from, into string) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
 	if err := pr.ledger.Merge(ctx, org, from, into); err != nil {
-		pr.log.WarnContext(ctx, "a person of two names may change numbers once", slog.Any("err", err))
+		pr.log.DebugContext(ctx, "pins of a person who has another name now are left", slog.Any("err", err))
 	}
+}
+
+// out is the one way out of this process.
+func (pr *process) out() *outbound.Outbound {
+	if pr.outbound == nil {
+		pr.outbound = outbound.New(outbound.Options{
+			Store: pr.store, Router: pr.router(), Ledger: pr.ledger, Bus: pr.bus, Log: pr.log, Registerer: pr.registry,
+		})
+	}
+	return pr.outbound
 }
 
 // addWebhooks adds delivery.
@@ -156,7 +169,7 @@ func (pr *process) addScheduler() {
 	s := scheduler.New(scheduler.Options{
 		Store: pr.store, Holder: pr.owner, Log: pr.log, Registerer: pr.registry,
 		Jobs: scheduler.Jobs(scheduler.JobOptions{
-			Store: pr.store, Bus: pr.bus, Log: pr.log, Registerer: pr.registry,
+			Store: pr.store, Bus: pr.bus, Outbound: pr.out(), Log: pr.log, Registerer: pr.registry,
 			Retention: scheduler.Retention{
 				Messages:    days(pr.cfg.RetentionMessagesDays),
 				Events:      days(pr.cfg.RetentionEventsDays),

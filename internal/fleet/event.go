@@ -17,6 +17,8 @@ const (
 	EventReconnectLoop        EventKind = "session.reconnect_loop" // once per ReconnectLoop failed connects in a row
 	EventFleetAlert           EventKind = "fleet.alert"            // many sessions suffer the same at once
 	EventEndpointDisabled     EventKind = "endpoint.disabled"
+	EventReachoutRestricted   EventKind = "session.reachout_restricted" // WhatsApp lets the number not write to strangers until a time
+	EventNewChatsCapped       EventKind = "session.new_chats_capped"    // WhatsApp lets the number open no new chats until a time
 )
 
 // Scope says who an event or endpoint is for. Organization scope never carries the identity of a
@@ -34,7 +36,8 @@ const (
 func EventKinds(s Scope) []EventKind {
 	org := []EventKind{EventMessage, EventMessageStatus, EventMessageSuppressed, EventMessageUnprocessable, EventContactUpdated}
 	if s == ScopeOperator {
-		return append(org, EventSessionStatus, EventSessionConflict, EventReconnectLoop, EventFleetAlert, EventEndpointDisabled)
+		return append(org, EventSessionStatus, EventSessionConflict, EventReconnectLoop, EventFleetAlert, EventEndpointDisabled,
+			EventReachoutRestricted, EventNewChatsCapped)
 	}
 	return org
 }

@@ -100,6 +100,7 @@ func registerAll(api huma.API, d *deps) {
 	registerContacts(api, d)
 	registerOptOuts(api, d)
 	registerOwnOrganization(api, d)
+	registerRouting(api, d)
 	registerEndpoints(api, d)
 	registerDeliveries(api, d, consumerSide)
 	registerEvents(api, d, consumerSide)

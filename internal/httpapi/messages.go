@@ -27,6 +27,7 @@ type Message struct {
 	ConversationID fleet.ConversationID `json:"conversationId" doc:"Your exchange with this person; survives a change of numbers." example:"cnv_01k8z3v5hq2m6t9x4c7b0n1d8e"`
 	Error          *MessageError        `json:"error,omitempty"`
 	CreatedAt      *time.Time           `json:"createdAt"`
+	SendAt         *time.Time           `json:"sendAt,omitempty" doc:"When it is to be sent."`
 	ExpiresAt      *time.Time           `json:"expiresAt" doc:"It is not sent for the first time after this."`
 	SentAt         *time.Time           `json:"sentAt,omitempty" doc:"WhatsApp took it."`
 	DeliveredAt    *time.Time           `json:"deliveredAt,omitempty"`
@@ -44,10 +45,10 @@ func messageView(m fleet.Message, head fleet.SessionSlug) Message {
 	v := Message{
 		ID: m.ID, Status: m.Status, Outcome: m.Outcome, To: m.To, Type: m.Kind, Text: m.Text, ClientRef: m.ClientRef,
 		SessionID: head, ConversationID: m.ConversationID,
-		CreatedAt: when(m.CreatedAt), ExpiresAt: when(m.ExpiresAt), SentAt: when(m.SentAt),
+		CreatedAt: when(m.CreatedAt), SendAt: when(m.SendAt), ExpiresAt: when(m.ExpiresAt), SentAt: when(m.SentAt),
 		DeliveredAt: when(m.DeliveredAt), ReadAt: when(m.ReadAt), PlayedAt: when(m.PlayedAt),
 	}
-	if m.ErrorCode != "" {
+	if m.ErrorCode != "" && m.Status != fleet.StatusQueued { // of one that another number is tried for
 		v.Error = &MessageError{m.ErrorCode, m.ErrorDetail}
 	}
 	return v
@@ -89,11 +90,19 @@ func (h *SendHeaders) key() (string, error) {
 
 // sendBody is a request to send. Limits that have codes of their own are checked by outbound.
 type sendBody struct {
-	To         string `json:"to" doc:"Phone number with country code (+5511900000001), …@s.whatsapp.net, …@lid, or a contactId. Without country code only if the organization has a region." example:"+5511900000001"`
-	Type       string `json:"type,omitempty" enum:"text" default:"text"`
-	Text       string `json:"text" doc:"1 to 65,536 characters." example:"Your order is on its way."`
-	TTLSeconds *int   `json:"ttlSeconds,omitempty" doc:"How long it may wait to be sent, 1 to 86,400; 600 if missing. Then it expires." example:"600"`
-	ClientRef  string `json:"clientRef,omitempty" doc:"Your own reference, at most 128 characters; comes back in answers and events." example:"order-7"`
+	To         string     `json:"to" doc:"Phone number with country code (+5511900000001), …@s.whatsapp.net, …@lid, or a contactId. Without country code only if the organization has a region." example:"+5511900000001"`
+	Type       string     `json:"type,omitempty" enum:"text" default:"text"`
+	Text       string     `json:"text" doc:"1 to 65,536 characters." example:"Your order is on its way."`
+	TTLSeconds *int       `json:"ttlSeconds,omitempty" doc:"How long it may wait to be sent, 1 to 86,400; 600 if missing. Then it expires." example:"600"`
+	SendAt     *time.Time `json:"sendAt,omitempty" doc:"Send it then and not now: RFC 3339 with an offset, at most a year ahead. ttlSeconds counts from then. The number is chosen when it is due." example:"2026-12-24T18:00:00-03:00"`
+	ClientRef  string     `json:"clientRef,omitempty" doc:"Your own reference, at most 128 characters; comes back in answers and events." example:"order-7"`
+}
+
+func (b *sendBody) sendAt() time.Time {
+	if b.SendAt == nil {
+		return time.Time{}
+	}
+	return *b.SendAt
 }
 
 // sendReply is the answer to a send: 202 when it is accepted, 200 when it was waited for and is settled.
@@ -209,7 +218,7 @@ func (d *deps) send(ctx context.Context, h *SendHeaders, body *sendBody) (*sendR
 	p := caller(ctx)
 	a, err := d.outbound.Accept(ctx, outbound.Request{
 		Org: p.OrgID, Project: p.ProjectID, Key: key,
-		To: body.To, Kind: body.Type, Text: body.Text, TTLSeconds: body.TTLSeconds, ClientRef: body.ClientRef,
+		To: body.To, Kind: body.Type, Text: body.Text, TTLSeconds: body.TTLSeconds, ClientRef: body.ClientRef, SendAt: body.sendAt(),
 	})
 	if err != nil {
 		if a.Replayed {

@@ -160,6 +160,12 @@ func (p *Problem) headers(set func(name, value string)) {
 	if p.RetryAfterSeconds > 0 {
 		set("Retry-After", strconv.Itoa(p.RetryAfterSeconds))
 	}
+	if p.Status == http.StatusTooManyRequests {
+		set("RateLimit-Remaining", "0")
+		if p.RetryAfterSeconds > 0 {
+			set("RateLimit-Reset", strconv.Itoa(p.RetryAfterSeconds))
+		}
+	}
 	if p.Status == http.StatusUnauthorized {
 		set("WWW-Authenticate", `Bearer realm="wafleet"`)
 	}

@@ -28,6 +28,8 @@ type Options struct {
 	// Merged is told, after the commit, that what went by one match key goes by another now; nil: nobody
 	// needs to know.
 	Merged func(ctx context.Context, org fleet.OrgID, from, into string)
+	// Wrote is told, after the commit, that a person, by match key, wrote to a session; nil: nobody needs to know.
+	Wrote func(org fleet.OrgID, contactKey string, session fleet.SessionID)
 }
 
 // Handler stores what sessions receive. It is safe for use by all sessions of a process.
@@ -37,11 +39,12 @@ type Handler struct {
 	log     *slog.Logger
 	metrics *metrics
 	merged  func(ctx context.Context, org fleet.OrgID, from, into string)
+	wrote   func(org fleet.OrgID, contactKey string, session fleet.SessionID)
 }
 
 // New returns a Handler.
 func New(o Options) *Handler {
-	return &Handler{store: o.Store, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Registerer), merged: o.Merged}
+	return &Handler{store: o.Store, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Registerer), merged: o.Merged, wrote: o.Wrote}
 }
 
 // Handle stores one message that somebody sent to the term's session, and its event for the
@@ -85,6 +88,11 @@ func (h *Handler) keep(ctx context.Context, term fleet.Term, org fleet.OrgID, m 
 		if fresh, m, err = h.store.InsertInbound(ctx, m); err != nil || !fresh {
 			return err
 		}
+		if met.Key != "" {
+			if _, err = h.store.WriteIn(ctx, m.SessionID, met.Key, m.SentAt); err != nil {
+				return err
+			}
+		}
 		if data.Consent, confirmed, err = h.consent(ctx, m, met.Known); err != nil {
 			return err
 		}
@@ -104,6 +112,9 @@ func (h *Handler) keep(ctx context.Context, term fleet.Term, org fleet.OrgID, m 
 	h.metrics.seconds.Observe(time.Since(start).Seconds())
 	if fresh {
 		h.nudge(ctx, bus.TopicWebhooks, string(org))
+	}
+	if fresh && met.Key != "" && h.wrote != nil {
+		h.wrote(org, met.Key, m.SessionID)
 	}
 	if confirmed {
 		h.nudge(ctx, bus.TopicSend, string(m.SessionID))

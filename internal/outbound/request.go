@@ -69,6 +69,7 @@ func (r *Request) validate(region string) (fleet.Recipient, error) {
 	if !clean(r.ClientRef) || utf8.RuneCountInString(r.ClientRef) > MaxClientRef {
 		return bad("CLIENT_REF_INVALID", "clientRef", "must be UTF-8 without NUL and have at most %d characters", MaxClientRef)
 	}
+	r.SendAt = r.SendAt.UTC().Truncate(time.Millisecond) // as it is stored
 	if ahead := time.Until(r.SendAt); !r.SendAt.IsZero() && ahead > MaxAhead {
 		return bad("SEND_AT_INVALID", "sendAt", "must be at most a year ahead")
 	}

@@ -9,12 +9,17 @@ import (
 
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/outbound"
 	"github.com/wafleet/wafleet/internal/store"
 )
 
 // batchSize bounds the rows of one statement, so that no job holds locks, or SQLite's only writer,
 // for long.
 const batchSize = 500
+
+// dispatchSize bounds how many people's messages find another number in one slot: what a banned number leaves is not
+// poured over the others at once.
+const dispatchSize = 100
 
 // deadWorkerAfter is how long after its last beat a worker's row is forgotten. It is long past every
 // lease, so that people see for a while who died.
@@ -34,6 +39,7 @@ type Retention struct {
 type JobOptions struct {
 	Store      *store.Store
 	Bus        bus.Bus
+	Outbound   *outbound.Outbound
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: no metrics
 	Retention  Retention
@@ -56,6 +62,9 @@ func Jobs(o JobOptions) []Job {
 	}
 	return []Job{
 		{Name: "suppress-parked", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.SuppressParked)},
+		{Name: "dispatch", Every: 2 * time.Second, Hold: time.Minute, Run: func(ctx context.Context) (int, error) { return o.Outbound.Dispatch(ctx, dispatchSize) }},
+		{Name: "give-back", Every: 5 * time.Second, Hold: 30 * time.Second, Run: func(ctx context.Context) (int, error) { return drain(ctx, o.Outbound.GiveBackOwed) }},
+		{Name: "rebase-backlogs", Every: time.Minute, Hold: 30 * time.Second, Run: o.Outbound.Rebase},
 		{Name: "expire-messages", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.ExpireQueued)},
 		{Name: "tell-unknown", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.TellUnknownUnowned)},
 		{Name: "close-unconfirmed", Every: time.Minute, Hold: 30 * time.Second, Run: counting(o.telling(o.Store.CloseUnconfirmed), o.Store.OpenSends, func(_ context.Context, n int) { open.Set(float64(n)) })},

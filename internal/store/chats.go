@@ -97,6 +97,14 @@ func (s *Store) writeOut(ctx context.Context, messages []*fleet.Message, stored 
 	return nil
 }
 
+// unopen takes back that a message opened a chat, unless another one has been written there since.
+func (s *Store) unopen(ctx context.Context, chat chatArg) error {
+	_, err := s.exec(ctx, `UPDATE chats SET first_out_at=0 WHERE contact_key=$1 AND session_id=$2 AND first_out_at>0
+		AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id=$2 AND m.contact_key=$1 AND m.created_at>=chats.first_out_at
+			AND NOT `+endedUnsent+`)`, chat.Contact, chat.Session)
+	return err
+}
+
 // ChatStale reports whether the next message out should be noted in the chat.
 func ChatStale(c *fleet.Chat, now time.Time) bool { return now.Sub(c.LastOutAt) >= chatStale }
 

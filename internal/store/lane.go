@@ -33,7 +33,7 @@ const (
 
 	// Between the two goes the id of an earlier message that is looked past.
 	sendDueBut = `m.status='queued' AND NOT m.parked AND m.due_at<=@now@ AND m.expires_at>@now@
-		AND (SELECT s.desired='running' AND NOT s.paused FROM sessions s WHERE s.id=m.session_id)
+		AND (SELECT s.desired='running' AND NOT s.paused AND NOT s.detached FROM sessions s WHERE s.id=m.session_id)
 		AND (SELECT 1 FROM messages e WHERE e.session_id=m.session_id AND e.status IN ('queued', 'sending')
 			AND e.seq<m.seq AND e.contact_key=m.contact_key AND e.id<>`
 	sendDueFor = ` AND (

@@ -231,10 +231,7 @@ func (s *Store) TakeOwed(ctx context.Context, id fleet.MessageID, limit int) (ow
 		}
 		slices.SortFunc(opened, byChat)
 		for _, chat := range opened {
-			_, err := s.exec(ctx, `UPDATE chats SET first_out_at=0 WHERE contact_key=$1 AND session_id=$2 AND first_out_at>0
-				AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id=$2 AND m.contact_key=$1 AND m.created_at>=chats.first_out_at
-					AND NOT `+endedUnsent+`)`, chat.Contact, chat.Session)
-			if err != nil {
+			if err := s.unopen(ctx, chat); err != nil {
 				return err
 			}
 		}

@@ -202,7 +202,7 @@ func payloadOf(ev fleet.Event, sub store.EventSubject, inner *truth) (any, error
 			person: named(c.ID, c.Person(), ""), MergedContactIDs: append([]fleet.ContactID{}, ev.Data.MergedContacts...),
 			MergedConversationIDs: append([]fleet.ConversationID{}, ev.Data.MergedConversations...), truth: inner,
 		}, nil
-	case fleet.EventSessionStatus, fleet.EventSessionConflict, fleet.EventReconnectLoop:
+	case fleet.EventSessionStatus, fleet.EventSessionConflict, fleet.EventReconnectLoop, fleet.EventReachoutRestricted, fleet.EventNewChatsCapped:
 		return sessionPayload{
 			State: ev.Data.Observed, Reason: ev.Data.Reason, WACode: ev.Data.WACode, Detail: clip(ev.Data.Detail, maxDetail),
 			Attempts: ev.Data.Attempts, Until: momentMS(ev.Data.Until), truth: inner,

@@ -270,6 +270,7 @@ func (g *generation) handler() wa.Handler {
 		},
 		Resync:   func(_ context.Context, collection string) bool { return v.resyncs.allow(collection, time.Now()) },
 		PushName: func(_ context.Context, name string) { g.tell(note{kind: notePushName, text: name}) },
+		Limit:    g.limited,
 		Message:  g.message,
 		Receipt:  g.receipt,
 		Payload: func(ctx context.Context, waID string) ([]byte, error) {

@@ -43,6 +43,7 @@ func (l *lane) send(ctx context.Context, item *store.LaneItem, earlier *store.Re
 		slog.String("outcome", string(res.Outcome)), slog.Int("wa_code", res.Code), slog.Any("err", err))
 	l.g.v.w.metrics.sends.WithLabelValues(string(res.Outcome)).Inc()
 	l.account(item, &res)
+	l.stranger(ctx, item, &res)
 	if res.Outcome == fleet.OutcomeUnknown {
 		l.unknown.Store(true)
 	}

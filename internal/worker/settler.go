@@ -17,7 +17,16 @@ type settler struct {
 	ledger ledger.Ledger
 	log    *slog.Logger
 	queue  chan told
+	pins   chan pinned
+	ttl    func(ctx context.Context, org fleet.OrgID) time.Duration
 	lost   func(n int)
+}
+
+// pinned is a person who wrote to a session.
+type pinned struct {
+	org  fleet.OrgID
+	key  string
+	slug fleet.SessionSlug
 }
 
 // told is a settlement, and when what it tells of happened.
@@ -32,8 +41,8 @@ const (
 	settleTime  = 5 * time.Second
 )
 
-func newSettler(l ledger.Ledger, log *slog.Logger, lost func(n int)) *settler {
-	return &settler{ledger: l, log: log, queue: make(chan told, settleQueue), lost: lost}
+func newSettler(l ledger.Ledger, log *slog.Logger, ttl func(ctx context.Context, org fleet.OrgID) time.Duration, lost func(n int)) *settler {
+	return &settler{ledger: l, log: log, queue: make(chan told, settleQueue), pins: make(chan pinned, settleQueue), ttl: ttl, lost: lost}
 }
 
 // tell takes a settlement over and never waits.
@@ -45,12 +54,26 @@ func (s *settler) tell(t ledger.Settlement) {
 	}
 }
 
+// pin takes a pin over and never waits. One that is lost is made by the next message.
+func (s *settler) pin(p pinned) {
+	select {
+	case s.pins <- p:
+	default:
+	}
+}
+
 // run tells the ledger until ctx ends, and then what is left.
 func (s *settler) run(ctx context.Context) {
 	for {
 		select {
 		case first := <-s.queue:
 			s.settle(ctx, first)
+		case p := <-s.pins:
+			pctx, cancel := context.WithTimeout(ctx, settleTime)
+			if _, err := s.ledger.Pin(pctx, p.org, p.key, p.slug, s.ttl(pctx, p.org)); err != nil {
+				s.log.DebugContext(ctx, "person not pinned to who they wrote to", slog.Any("err", err))
+			}
+			cancel()
 		case <-ctx.Done():
 			for {
 				select {

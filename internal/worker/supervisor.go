@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/wafleet/wafleet/internal/fleet"
@@ -31,6 +32,7 @@ type supervisor struct {
 	strikes  strikes
 	resyncs  resyncs
 	frames   frameCap
+	slug     atomic.Pointer[fleet.SessionSlug]
 
 	// loop
 	session    *fleet.Session
@@ -138,6 +140,7 @@ func (v *supervisor) look(ctx context.Context) (goOn bool) {
 		return true
 	}
 	v.session = &sess
+	v.slug.Store(&sess.Slug)
 	if sess.Desired != fleet.DesiredRunning {
 		v.standDown(ctx)
 		return false

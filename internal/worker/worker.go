@@ -94,12 +94,21 @@ func New(o Options) *Worker {
 		sessions:  map[fleet.SessionID]*supervisor{},
 	}
 	w.metrics = newMetrics(o.Registerer, w.Active)
-	w.settler = newSettler(o.Ledger, w.log, func(n int) { w.metrics.unsettled.Add(float64(n)) })
+	w.settler = newSettler(o.Ledger, w.log, w.affinityTTL, func(n int) { w.metrics.unsettled.Add(float64(n)) })
 	w.keeper = lease.NewKeeper(lease.Options{
 		Store: o.Store, Owner: o.Owner, TTL: o.TTL, Beat: o.Beat, Batch: o.Batch, Max: o.Max,
 		ClaimAll: o.ClaimAll, Log: w.log, OnClaim: w.own, Registerer: o.Registerer,
 	})
 	return w
+}
+
+// affinityTTL is how long an organization's people keep their numbers.
+func (w *Worker) affinityTTL(ctx context.Context, org fleet.OrgID) time.Duration {
+	o, err := w.o.Store.GetOrganization(ctx, org)
+	if err != nil {
+		return fleet.DefaultAffinityTTL
+	}
+	return o.AffinityTTL
 }
 
 // Active is the number of sessions owned now.
