@@ -81,21 +81,21 @@ func registerRouting(api huma.API, d *deps) {
 		Summary: "Say how a message would be routed now, without sending", Security: organizationSecurity,
 	}, func(ctx context.Context, in *struct{ Body RouteBody }) (*reply[Route], error) {
 		p := caller(ctx)
-		return d.route1(ctx, p.OrgID, p.ProjectID, in.Body.To, false)
+		return d.explain(ctx, p.OrgID, p.ProjectID, in.Body.To, false)
 	})
 	huma.Register(api, huma.Operation{
-		OperationID: "explain-organization-route", Method: http.MethodPost, Path: "/api/admin/organizations/{orgId}/route", Tags: []string{"Organizations"},
+		OperationID: "explain-organization-route", Method: http.MethodGet, Path: "/api/admin/organizations/{orgId}/route", Tags: []string{"Organizations"},
 		Summary: "Say how a message of an organization would be routed now, number by number", Security: adminSecurity,
 	}, func(ctx context.Context, in *struct {
 		OrgPath
-		Body RouteBody
+		To string `query:"to" required:"true" doc:"As for sending." example:"+5511900000001"`
 	},
 	) (*reply[Route], error) {
 		project, err := d.store.DefaultProject(ctx, in.OrgID)
 		if err != nil {
 			return nil, err
 		}
-		return d.route1(ctx, in.OrgID, project, in.Body.To, true)
+		return d.explain(ctx, in.OrgID, project, in.To, true)
 	})
 	huma.Register(api, huma.Operation{
 		OperationID: "get-capacity", Method: http.MethodGet, Path: "/api/v1/capacity", Tags: []string{"Organization"},
@@ -111,7 +111,7 @@ func registerRouting(api huma.API, d *deps) {
 	})
 }
 
-func (d *deps) route1(ctx context.Context, org fleet.OrgID, project fleet.ProjectID, to string, operator bool) (*reply[Route], error) {
+func (d *deps) explain(ctx context.Context, org fleet.OrgID, project fleet.ProjectID, to string, operator bool) (*reply[Route], error) {
 	e, err := d.outbound.Explain(ctx, org, project, to)
 	if err != nil {
 		return nil, err
