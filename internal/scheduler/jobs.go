@@ -62,8 +62,8 @@ func Jobs(o JobOptions) []Job {
 	}
 	return []Job{
 		{Name: "suppress-parked", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.SuppressParked)},
-		{Name: "dispatch", Every: 2 * time.Second, Hold: time.Minute, Run: func(ctx context.Context) (int, error) { return o.Outbound.Dispatch(ctx, dispatchSize) }},
-		{Name: "give-back", Every: 5 * time.Second, Hold: 30 * time.Second, Run: func(ctx context.Context) (int, error) { return drain(ctx, o.Outbound.GiveBackOwed) }},
+		{Name: "dispatch", Every: 5 * time.Second, Hold: time.Minute, Run: func(ctx context.Context) (int, error) { return o.Outbound.Dispatch(ctx, dispatchSize) }},
+		{Name: "give-back", Every: 10 * time.Second, Hold: 30 * time.Second, Run: func(ctx context.Context) (int, error) { return drain(ctx, o.Outbound.GiveBackOwed) }},
 		{Name: "rebase-backlogs", Every: time.Minute, Hold: 30 * time.Second, Run: o.Outbound.Rebase},
 		{Name: "expire-messages", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.ExpireQueued)},
 		{Name: "tell-unknown", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.TellUnknownUnowned)},
