@@ -203,7 +203,7 @@ func TestPressesBeyondTheLastSlotAreToldSo(t *testing.T) {
 		t.Errorf("sessions (-want +got):\n%s", diff)
 	}
 	page := g.get(link).body
-	if strings.Contains(page, "Add a number") || !strings.Contains(page, "added all of its 1 numbers") {
+	if strings.Contains(page, "Add a number") || !strings.Contains(page, "This link has no place left") {
 		t.Errorf("a full link still offers another:\n%s", page)
 	}
 	// Nobody took the attempt up; the next press finds its slot free.
