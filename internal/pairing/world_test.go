@@ -129,15 +129,10 @@ func (g *gateway) start() {
 		Store: g.st, Bus: g.bus, Network: network, ID: "w1", Owner: "w1/1", Version: "test", Log: log,
 		Inbound: inbound.New(inbound.Options{Store: g.st, Bus: g.bus, Log: log}),
 	}).Run)
-	g.background(scheduler.New(scheduler.Options{
+	jobs := scheduler.Jobs(scheduler.JobOptions{Store: g.st, Bus: g.bus, Log: log})
+	g.background(scheduler.New(scheduler.Options{ // of its jobs, the one that is about links
 		Store: g.st, Holder: "s1/1", Log: log,
-		Jobs: scheduler.Jobs(scheduler.JobOptions{
-			Store: g.st, Bus: g.bus, Log: log,
-			Retention: scheduler.Retention{
-				Messages: 90 * 24 * time.Hour, Events: 30 * 24 * time.Hour, Attempts: 7 * 24 * time.Hour, Idempotency: 48 * time.Hour, Commands: 7 * 24 * time.Hour,
-			},
-			PurgeBuffered: func(context.Context, int) (int, error) { return 0, nil },
-		}),
+		Jobs: slices.DeleteFunc(jobs, func(j scheduler.Job) bool { return j.Name != "release-invites" }),
 	}).Run)
 	g.background(g.page.Run)
 	g.background(g.auth.Run) // it ends the caches, too
