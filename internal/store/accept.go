@@ -213,8 +213,9 @@ type queuedArg struct {
 // createMessages inserts queued messages in their order and fills in what it chose. It says which of
 // them it stored: all but those that were reserved for before the ledger was rebuilt last.
 func (s *Store) createMessages(ctx context.Context, messages []*fleet.Message, wanted map[fleet.MessageID]wish) (stored map[fleet.MessageID]bool, err error) {
+	stored = make(map[fleet.MessageID]bool, len(messages))
 	if len(messages) == 0 {
-		return nil, nil
+		return stored, nil
 	}
 	if err := s.conversations(ctx, messages); err != nil {
 		return nil, err
@@ -230,7 +231,6 @@ func (s *Store) createMessages(ctx context.Context, messages []*fleet.Message, w
 			m.Reservation, m.Generation, m.Opened, m.Parked, ms(m.SendAt),
 		}
 	}
-	stored = make(map[fleet.MessageID]bool, len(messages))
 	err = s.query(ctx, func(row dbutil.Scannable) error {
 		var id fleet.MessageID
 		var seq int64

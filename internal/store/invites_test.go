@@ -122,6 +122,7 @@ func TestASlotComesBackExactlyWhenAnAttemptCameToNothing(t *testing.T) {
 	login := store.Login{DeviceJID: phone + ":1@s.whatsapp.net", Phone: phone}
 	show := func(ends time.Duration) func(t *testing.T, s *store.Store, term fleet.Term) {
 		return func(t *testing.T, s *store.Store, term fleet.Term) {
+			t.Helper()
 			cmds := claimCommands(t, s, term, 1)
 			p := fleet.Pairing{Method: fleet.PairQR, QR: "2@x", ExpiresAt: time.Now().Add(time.Minute), EndsAt: time.Now().Add(ends)}
 			if err := s.RecordPairing(t.Context(), term, 1, p); err != nil {
@@ -134,30 +135,38 @@ func TestASlotComesBackExactlyWhenAnAttemptCameToNothing(t *testing.T) {
 	}
 	observe := func(state fleet.Observed, reason string) func(t *testing.T, s *store.Store, term fleet.Term) {
 		return func(t *testing.T, s *store.Store, term fleet.Term) {
+			t.Helper()
 			if _, err := s.RecordObserved(t.Context(), term, store.Observation{State: state, Reason: reason}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	linked := func(t *testing.T, s *store.Store, term fleet.Term) {
+		t.Helper()
 		if err := s.RecordLogin(t.Context(), term, login); err != nil {
 			t.Fatal(err)
 		}
 	}
 	paired := func(t *testing.T, s *store.Store, term fleet.Term) {
+		t.Helper()
 		if err := s.RecordPaired(t.Context(), term); err != nil {
 			t.Fatal(err)
 		}
 	}
 	revoked := func(t *testing.T, s *store.Store, term fleet.Term) {
+		t.Helper()
 		if _, err := s.RevokeDevice(t.Context(), term.SessionID, login.DeviceJID); err != nil {
 			t.Fatal(err)
 		}
 	}
 	late := func(t *testing.T, s *store.Store, term fleet.Term) {
+		t.Helper()
 		execSQL(t, s, `UPDATE commands SET expires_at = 1 WHERE session_id = $1`, term.SessionID)
 	}
-	dead := func(t *testing.T, s *store.Store, term fleet.Term) { expire(t, s, term.SessionID) }
+	dead := func(t *testing.T, s *store.Store, term fleet.Term) {
+		t.Helper()
+		expire(t, s, term.SessionID)
+	}
 	type step = func(t *testing.T, s *store.Store, term fleet.Term)
 	tests := []struct {
 		name  string

@@ -99,7 +99,8 @@ func (p *Step) check() error {
 // commitSteps commits steps in one transaction.
 func (s *Store) commitSteps(ctx context.Context, steps []*Step) error {
 	b := &batch{s: s, steps: steps}
-	err, refused := error(nil), false
+	var err error
+	refused := false
 	if _, open := s.db.Execable(ctx).(dbutil.Transaction); s.pipes && !open {
 		err = s.inPipe(ctx, func(ctx context.Context, p *pipe) error {
 			send := func(st []Statement) error {

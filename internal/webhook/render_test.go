@@ -74,6 +74,9 @@ func example(kind fleet.EventKind) (fleet.Event, store.EventSubject) {
 	case fleet.EventReconnectLoop:
 		ev.ConversationID = ""
 		ev.Data = fleet.EventData{Observed: fleet.ObservedReconnecting, Reason: "dial_failed", Detail: "connection refused", Attempts: 5}
+	case fleet.EventReachoutRestricted, fleet.EventNewChatsCapped:
+		ev.ConversationID = ""
+		ev.Data = fleet.EventData{Until: at.Add(time.Hour).UnixMilli()}
 	case fleet.EventFleetAlert:
 		ev.OrgID, ev.ConversationID, ev.SessionID, sub.Session = "", "", "", nil
 		ev.Data = fleet.EventData{Reason: fleet.AlertLogouts, Sessions: 20, Of: 100, Detail: "WhatsApp ended 20 of 100 logins within 5 minutes."}

@@ -88,14 +88,14 @@ func (a *attempt) build() error {
 	}
 	payload, err := wa.BuildText(a.item.Text)
 	if err != nil {
-		return notBuilt{err}
+		return notBuiltError{err}
 	}
 	a.item.Payload, a.claim.Payload = payload, payload
 	return nil
 }
 
-// notBuilt says that a message can't be turned into a frame.
-type notBuilt struct{ error }
+// notBuiltError says that a message can't be turned into a frame.
+type notBuiltError struct{ error }
 
 // recordSoon lets the result of the frame before be committed by itself if the claim does not come soon. The returned
 // function ends the wait.
@@ -184,7 +184,7 @@ func outcome(item *store.LaneItem, err error, now time.Time) store.Result {
 		return res
 	}
 	res.Outcome, res.Detail = fleet.OutcomeUnknown, err.Error()
-	if _, ok := errors.AsType[notBuilt](err); ok {
+	if _, ok := errors.AsType[notBuiltError](err); ok {
 		res.Outcome, res.ErrorCode = fleet.OutcomeRefused, "MESSAGE_INVALID"
 	}
 	if se, ok := errors.AsType[*wa.SendError](err); ok {
