@@ -102,7 +102,7 @@ type coded struct {
 }
 
 type sessionPayload struct {
-	State    fleet.Observed `json:"state"`
+	State    fleet.Observed `json:"state,omitempty"`
 	Reason   string         `json:"reason,omitempty"`
 	WACode   int            `json:"waCode,omitempty"` // WhatsApp's code, if it gave one
 	Detail   string         `json:"detail,omitempty"`
