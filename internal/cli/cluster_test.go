@@ -207,7 +207,9 @@ func (f *fleetOfProcesses) killOther(gone, owner string) {
 		_, _, err := f.Send(f.Context(), n, "in flight to "+n.Person)
 		f.must(err)
 	}
-	f.awaitText("in flight", len(hanging))
+	for _, n := range hanging {
+		f.must(cluster.Until(f.Context(), 20*time.Second, func() error { return f.InFlight(f.Context(), n) }))
+	}
 	f.must(f.Process(owner).Signal(syscall.SIGKILL))
 	if code := f.ended(owner); code != -1 {
 		f.Errorf("%s ended with %d, want the signal", owner, code)
