@@ -26,7 +26,7 @@ const (
 
 	// sendDue is true for a message m whose first frame, or another one after none left, is due. An
 	// earlier message to the same person holds a later one back while its frame may be on its way, for
-	// the first minute of an unknown outcome unless repeated, and while it waits to be tried again, so
+	// the first minute of an unknown outcome unless repeated, and while it waits for anything but its own time, so
 	// that nobody reads the second before the first. Not NOT EXISTS: PostgreSQL would make a join of it
 	// that reads all of the lane.
 	sendDue = sendDueBut + `''` + sendDueFor

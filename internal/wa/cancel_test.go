@@ -3,7 +3,6 @@ package wa_test
 import (
 	"context"
 	"math/rand/v2"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,7 +49,7 @@ func TestPairingsGivenUpAtAnyMomentLeaveNothingBehind(t *testing.T) {
 			if i == 9 { // what a process makes once is there
 				time.Sleep(10 * time.Minute)
 				synctest.Wait()
-				before = runtime.NumGoroutine()
+				before, _ = testkit.BubbleGoroutines()
 			}
 		}
 		if ends[wa.ReasonStopped] < rounds*9/10 || shown < rounds/10 || shown > rounds*9/10 {
@@ -58,11 +57,8 @@ func TestPairingsGivenUpAtAnyMomentLeaveNothingBehind(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		// A phone that scanned at the very end, and what the runtime starts when it needs it, may come on top; what each
-		// pairing left behind would be as many as there were.
-		if after := runtime.NumGoroutine(); after > before+3 {
-			stacks := make([]byte, 1<<20)
-			t.Errorf("%d goroutines after %d pairings that were given up, want the %d of before:\n%s", after, rounds, before, stacks[:runtime.Stack(stacks, true)])
+		if after, stacks := testkit.BubbleGoroutines(); after > before {
+			t.Errorf("%d goroutines after %d pairings that were given up, want the %d of before:\n%s", after, rounds, before, stacks)
 		}
 	})
 }
