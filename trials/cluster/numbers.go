@@ -117,23 +117,8 @@ func (c *Cluster) pair(ctx context.Context, n *Number) error {
 // link pairs by QR once, and waits until the session is connected.
 func (c *Cluster) link(ctx context.Context, n *Number) error {
 	path := "/api/admin/sessions/" + n.Slug
-	if err := c.api(ctx, "POST", path+"/pair", c.Admin, map[string]string{"method": "qr"}, nil); err != nil {
-		return err
-	}
-	var shown struct {
-		QR string `json:"qr"`
-	}
-	err := Until(ctx, time.Minute, func() error {
-		err := c.api(ctx, "GET", path+"/qr", c.Admin, nil, &shown)
-		if err == nil && shown.QR == "" {
-			err = errors.New("no QR code")
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if err := c.simulator(ctx, "POST", "/sim/phones/"+n.Own+"/scan", map[string]string{"qr": shown.QR}, nil); err != nil {
+	err := c.scan(ctx, path, n.Own)
+	if refused, ok := errors.AsType[*RefusedError](err); err != nil && (!ok || refused.Code != "ALREADY_PAIRED") {
 		return err
 	}
 	var lost error
@@ -152,6 +137,28 @@ func (c *Cluster) link(ctx context.Context, n *Number) error {
 		return nil
 	})
 	return errors.Join(lost, err)
+}
+
+// scan asks for a QR code and lets the number's phone scan it. ALREADY_PAIRED: a scan before, whose end went unseen, did
+// what it should.
+func (c *Cluster) scan(ctx context.Context, path, phone string) error {
+	if err := c.api(ctx, "POST", path+"/pair", c.Admin, map[string]string{"method": "qr"}, nil); err != nil {
+		return err
+	}
+	var shown struct {
+		QR string `json:"qr"`
+	}
+	err := Until(ctx, time.Minute, func() error {
+		err := c.api(ctx, "GET", path+"/qr", c.Admin, nil, &shown)
+		if err == nil && shown.QR == "" {
+			err = errors.New("no QR code")
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return c.simulator(ctx, "POST", "/sim/phones/"+phone+"/scan", map[string]string{"qr": shown.QR}, nil)
 }
 
 // Sessions asks the API for every session, by slug.
