@@ -126,7 +126,8 @@ func (w *world) checkArrived(messages []fleet.Message) {
 }
 
 // checkOrder: of two messages that one session sent to one person the earlier was seen first, unless it was repeated (a later
-// message does not wait for ever) or the phone could not read it at first and asked for it again.
+// message does not wait for ever), the phone could not read it at first and asked for it again, or another number was refused
+// to it before: it came to this session's lane behind what was accepted here meanwhile.
 func (w *world) checkOrder(messages []fleet.Message) {
 	retried := map[fleet.MessageID]bool{}
 	rows, err := w.st.DB().Query(w.t.Context(), `SELECT message_id FROM attempts WHERE kind='retry'`)
@@ -147,7 +148,7 @@ func (w *world) checkOrder(messages []fleet.Message) {
 		}
 		last := map[fleet.SessionID]fleet.Message{}
 		for _, m := range messages {
-			if _, seen := at[m.WAID]; m.ContactKey != p.pn || !seen || m.Repeats > 0 || retried[m.ID] {
+			if _, seen := at[m.WAID]; m.ContactKey != p.pn || !seen || m.Repeats > 0 || m.Hops > 0 || retried[m.ID] {
 				continue
 			}
 			if before, ok := last[m.SessionID]; ok && at[before.WAID] > at[m.WAID] {
@@ -173,23 +174,36 @@ func (w *world) frames(m fleet.Message) (told string) {
 	return told
 }
 
-// checkFrames: the wire carries a message under one id and one session only, and every frame was counted before it left.
+// checkFrames: the wire carries a message under one id, and every frame was counted before it left. A message is on one
+// session only, unless another was refused to it: then that one's frames reached nobody, and there is no third.
 func (w *world) checkFrames(messages []fleet.Message) {
-	counted := map[string]int{}
-	rows, err := w.st.DB().Query(w.t.Context(), `SELECT m.session_id, m.wa_id, count(*) FROM attempts a JOIN messages m ON m.id=a.message_id GROUP BY 1, 2`)
+	counted, known := map[string]int{}, map[string]bool{}
+	of := map[fleet.MessageID]fleet.Message{}
+	for _, m := range messages {
+		of[m.ID], known[string(m.SessionID)+" "+m.WAID] = m, true
+	}
+	hops := map[fleet.MessageID]fleet.SessionID{}
+	rows, err := w.st.DB().Query(w.t.Context(), `SELECT message_id, session_id, outcome FROM attempts ORDER BY message_id, n`)
 	w.must(err)
 	for rows.Next() {
-		var session, id string
-		var n int
-		w.must(rows.Scan(&session, &id, &n))
-		counted[session+" "+id] = n
+		var id fleet.MessageID
+		var session fleet.SessionID
+		var outcome fleet.Outcome
+		w.must(rows.Scan(&id, &session, &outcome))
+		m := of[id]
+		key := string(session) + " " + m.WAID
+		counted[key]++
+		if session == m.SessionID {
+			continue
+		}
+		known[key] = true
+		if other, ok := hops[id]; m.Hops == 0 || ok && other != session || outcome != fleet.OutcomeRefused && outcome != fleet.OutcomeNothing {
+			w.problem("%s left its number though it may have gone out there: %s", m.ClientRef, w.frames(m))
+		}
+		hops[id] = session
 	}
 	w.must(rows.Err())
 	w.must(rows.Close())
-	known := map[string]bool{}
-	for _, m := range messages {
-		known[string(m.SessionID)+" "+m.WAID] = true
-	}
 	left := map[string]int{}
 	for _, e := range w.sim.Log(wasim.Query{Kind: wasim.KindMessage, Dir: wasim.DirIn}) {
 		if e.Type == "peer" || e.SessionID == "" {
