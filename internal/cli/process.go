@@ -130,6 +130,7 @@ func (p *program) open(ctx context.Context, cfg *config.Config, o openOptions) (
 	if pr.store.Postgres() {
 		pr.ready.checks = append(pr.ready.checks, check{"timeouts", func(ctx context.Context) error { return pr.store.CheckTimeouts(ctx, cfg.LeaseTTL) }})
 	}
+	pr.add("memory", stageBack, tendHeap)
 	pr.log.InfoContext(ctx, "started", slog.String("command", o.command), slog.String("version", pr.versions.Version),
 		slog.String("owner", pr.owner), slog.Bool("redis", cfg.RedisURL != ""))
 	return pr, nil

@@ -97,6 +97,13 @@ everybody on the machine; prefer the file or the environment. Secrets are never 
 			fmt.Fprintf(&b, "| %s | %s | %s |\n", name, def, strings.ReplaceAll(s.Help, "|", `\|`))
 		}
 	}
+	b.WriteString(`
+## Memory
+
+wafleet collects garbage by the rule of the Go runtime, and reads its variables GOGC and GOMEMLIMIT. A process that rests, which
+allocates less in ten seconds than lives on its heap, gives back garbage and unused pages as soon as they are a tenth of that.
+With a GOGC of your own it leaves the heap to the runtime.
+`)
 	return b.String()
 }
 
