@@ -52,9 +52,10 @@ var arrows = map[string][]string{
 	// beside the path: what an older gateway left
 	"poolimport": {"fleet", "store"},
 	// beside the layers: settings, the connection to Redis, and the server that WhatsApp is in tests and demos
-	"config": {},
-	"redis":  {"fleet"},
-	"wasim":  {},
+	"cmdline": {},
+	"config":  {"cmdline"},
+	"redis":   {"fleet"},
+	"wasim":   {},
 	// L5: wiring
 	"cli": {anything},
 }

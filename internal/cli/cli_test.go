@@ -216,8 +216,8 @@ func TestWrongCommandLinesAndSettingsAreRefusedBeforeAnythingIsDone(t *testing.T
 		{"a simulator with a path", nil, upArgs(dir, "--simulator=http://127.0.0.1:1/sim/"), "--simulator must be a plain address"},
 		{"a simulator over TLS", shared, []string{"worker", "--simulator=https://127.0.0.1"}, "--simulator must be a plain address"},
 		{"a simulator elsewhere, for the api", shared, []string{"api", "--simulator=http://10.0.0.1"}, "--simulator must be on this machine"},
-		{"a key for nobody", nil, []string{"keys", "create", "--data-dir", dir}, "--admin or --org"},
-		{"a key for two", nil, []string{"keys", "create", "--admin", "--org=a", "--data-dir", dir}, "--admin and --org"},
+		{"a key for nobody", nil, []string{"keys", "create", "--data-dir", dir}, "missing --admin or --org"},
+		{"a key for two", nil, []string{"keys", "create", "--admin", "--org=a", "--data-dir", dir}, "--admin and --org exclude each other"},
 		{"keys without keys", nil, []string{"keys", "list", "--data-dir", dir}, "DATA_KEY is not set and " + filepath.Join(dir, "data.key") + " does not exist"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -10,8 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/alecthomas/kong"
-
+	"github.com/wafleet/wafleet/internal/cmdline"
 	"github.com/wafleet/wafleet/internal/config"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/wa"
@@ -45,10 +44,7 @@ func (c *demoCmd) Run(ctx context.Context, p *program) (err error) {
 	}
 	defer func() { err = errors.Join(err, logFile.Close()) }()
 
-	cfg, err := demoConfig(c.Folder)
-	if err != nil {
-		return err
-	}
+	cfg := demoConfig(c.Folder)
 	quiet := &program{environ: p.environ, stdout: logFile, stderr: logFile}
 	log := newLogger(logFile, &cfg.Logging)
 
@@ -124,17 +120,11 @@ func (c *demoCmd) Run(ctx context.Context, p *program) (err error) {
 var errStoryStopped = errors.New("demo: stopped before every step was seen")
 
 // demoConfig is every setting's default, whatever the environment says, in the demo's own folder.
-func demoConfig(folder string) (*config.Config, error) {
+func demoConfig(folder string) *config.Config {
 	cfg := &config.Config{}
-	parser, err := kong.New(cfg, config.Groups())
-	if err != nil {
-		return nil, err
-	}
-	if _, err := parser.Parse(nil); err != nil {
-		return nil, err
-	}
+	cmdline.Describe(cfg)
 	cfg.DataDir, cfg.WebhookAllowPrivate = folder, true // the story's endpoint is on loopback
-	return cfg, nil
+	return cfg
 }
 
 // freshFolder empties a folder that a demo made, or makes one. It refuses any other folder, and one in

@@ -16,10 +16,6 @@ import (
 	"github.com/wafleet/wafleet/internal/store"
 )
 
-type importCmd struct {
-	Pools importPoolsCmd `cmd:"" help:"Take over session pools, their API keys and sessions from what mongoexport wrote."`
-}
-
 type importPoolsCmd struct {
 	keyTool
 	Dir           string `arg:"" type:"existingdir" help:"Folder with session_pools.json, api_keys.json and sessions.json."`

@@ -23,8 +23,7 @@ import (
 	"syscall"
 	_ "time/tzdata" // organizations have time zones, also where the machine knows none
 
-	"github.com/alecthomas/kong"
-
+	"github.com/wafleet/wafleet/internal/cmdline"
 	"github.com/wafleet/wafleet/internal/config"
 )
 
@@ -35,19 +34,30 @@ const (
 	exitUsage  = 2 // wrong command line or settings: nothing was done
 )
 
-// commands is the command line.
-type commands struct {
-	Up        upCmd        `cmd:"" help:"Run everything in one process: API, worker, webhooks and scheduler. SQLite in a data folder unless DATABASE_URL says otherwise."`
-	API       apiCmd       `cmd:"" name:"api" help:"Run the HTTP API (needs PostgreSQL and Redis)."`
-	Worker    workerCmd    `cmd:"" help:"Run a worker, which holds WhatsApp sessions (needs PostgreSQL and Redis)."`
-	Webhooks  webhooksCmd  `cmd:"" help:"Run webhook delivery (needs PostgreSQL and Redis)."`
-	Scheduler schedulerCmd `cmd:"" help:"Run the periodic jobs (needs PostgreSQL and Redis)."`
-	Demo      demoCmd      `cmd:"" help:"Show the whole gateway at work with a simulated WhatsApp, then stay up to be tried."`
-	Sim       simCmd       `cmd:"" help:"Run the WhatsApp simulator: a server and phones for tests and demos."`
-	Migrate   migrateCmd   `cmd:"" help:"Bring the database to this version."`
-	Keys      keysCmd      `cmd:"" help:"Make, list and revoke API keys."`
-	Import    importCmd    `cmd:"" help:"Take over what another gateway kept."`
-	Version   versionCmd   `cmd:"" help:"Print the version of this binary and of what it speaks."`
+// commands are what there is to run. What a command is given is a runner, with its flags as fields.
+func commands() []cmdline.Command {
+	return []cmdline.Command{
+		{Name: "up", Into: new(upCmd), Help: "Run everything in one process: API, worker, webhooks and scheduler. SQLite in a data folder unless DATABASE_URL says otherwise."},
+		{Name: "api", Into: new(apiCmd), Help: "Run the HTTP API (needs PostgreSQL and Redis)."},
+		{Name: "worker", Into: new(workerCmd), Help: "Run a worker, which holds WhatsApp sessions (needs PostgreSQL and Redis)."},
+		{Name: "webhooks", Into: new(webhooksCmd), Help: "Run webhook delivery (needs PostgreSQL and Redis)."},
+		{Name: "scheduler", Into: new(schedulerCmd), Help: "Run the periodic jobs (needs PostgreSQL and Redis)."},
+		{Name: "demo", Into: new(demoCmd), Help: "Show the whole gateway at work with a simulated WhatsApp, then stay up to be tried."},
+		{Name: "sim", Into: new(simCmd), Help: "Run the WhatsApp simulator: a server and phones for tests and demos."},
+		{Name: "migrate", Into: new(migrateCmd), Help: "Bring the database to this version."},
+		{Name: "keys", Help: "Make, list and revoke API keys."},
+		{Name: "keys create", Into: new(keysCreateCmd), Help: "Make a key and print it once."},
+		{Name: "keys list", Into: new(keysListCmd), Help: "List keys: what they are, never what they say."},
+		{Name: "keys revoke", Into: new(keysRevokeCmd), Help: "End a key for good."},
+		{Name: "import", Help: "Take over what another gateway kept."},
+		{Name: "import pools", Into: new(importPoolsCmd), Help: "Take over session pools, their API keys and sessions from what mongoexport wrote."},
+		{Name: "version", Into: new(versionCmd), Help: "Print the version of this binary and of what it speaks."},
+	}
+}
+
+// runner is a command whose flags are set.
+type runner interface {
+	Run(ctx context.Context, p *program) error
 }
 
 // program is what a command works with.
@@ -62,9 +72,6 @@ type usageError struct{ err error }
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// exited carries the code with which kong wanted to end the process (--help).
-type exited int
-
 // Main runs a command and returns the process's exit code. SIGINT and SIGTERM end it in order, a
 // second one at once.
 func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer) (code int) {
@@ -72,36 +79,27 @@ func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)() // the next signal has its ordinary, deadly effect
 
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case exited:
-			code = int(r)
-		default:
-			panic(r)
-		}
-	}()
 	p := &program{environ: environ, stdout: stdout, stderr: stderr}
-	parser, err := kong.New(&commands{},
-		kong.Name("wafleet"),
-		kong.Description("A self-hosted gateway for fleets of WhatsApp numbers."),
-		kong.Resolvers(config.Resolver(environ)),
-		kong.ValueFormatter(config.HelpValue),
-		config.Groups(),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Writers(stdout, stderr),
-		kong.Exit(func(code int) { panic(exited(code)) }),
-		kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Bind(p),
-	)
-	if err != nil {
-		return p.fail(err)
+	line := cmdline.Program{
+		Name: "wafleet", Help: "A self-hosted gateway for fleets of WhatsApp numbers.",
+		Commands: commands(), Groups: config.Groups, About: config.About,
 	}
-	parsed, err := parser.Parse(args)
+	parsed, err := line.Parse(args)
 	if err != nil {
 		return p.fail(&usageError{err})
 	}
-	if err := parsed.Run(); err != nil {
+	if parsed.Help != "" {
+		_, _ = fmt.Fprint(stdout, parsed.Help)
+		return exitOK
+	}
+	if err := config.Fill(parsed.Line, environ); err != nil {
+		return p.fail(&usageError{err})
+	}
+	command, ok := parsed.Into.(runner)
+	if !ok {
+		return p.fail(fmt.Errorf("%s can't be run", parsed.Name))
+	}
+	if err := command.Run(ctx, p); err != nil {
 		return p.fail(err)
 	}
 	return exitOK
@@ -121,7 +119,7 @@ func (p *program) fail(err error) int {
 	for _, line := range lines {
 		_, _ = fmt.Fprintf(p.stderr, "wafleet: %v\n", line)
 	}
-	if _, ok := errors.AsType[*kong.ParseError](err); ok {
+	if _, ok := errors.AsType[*cmdline.Error](err); ok {
 		_, _ = fmt.Fprintln(p.stderr, `wafleet: see "wafleet --help", or --help behind a command`)
 	}
 	return exitUsage

@@ -35,8 +35,8 @@ const openTime = 30 * time.Second
 
 // server is what every long-running command takes.
 type server struct {
-	config.Config `embed:""`
-	simulation    `embed:""`
+	config.Config
+	simulation
 }
 
 // process is an opened process: what its parts share, and the parts added so far.

@@ -11,8 +11,8 @@ import (
 )
 
 type simCmd struct {
-	config.Logging `embed:""`
-	Listen         string `default:"127.0.0.1:7700" placeholder:"HOST:PORT" help:"Where the simulator listens. It has no password: keep it on this machine."`
+	config.Logging
+	Listen string `default:"127.0.0.1:7700" placeholder:"HOST:PORT" help:"Where the simulator listens. It has no password: keep it on this machine."`
 }
 
 // Run runs the simulator.

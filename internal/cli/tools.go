@@ -19,9 +19,9 @@ import (
 )
 
 type migrateCmd struct {
-	config.Storage `embed:""`
-	config.Logging `embed:""`
-	LeaseTTL       time.Duration `setting:"LEASE_TTL" default:"30s" group:"worker" help:"Bounds how long a frozen process may hold a lock: set for the database role."`
+	config.Storage
+	config.Logging
+	LeaseTTL time.Duration `setting:"LEASE_TTL" default:"30s" group:"worker" help:"Bounds how long a frozen process may hold a lock: set for the database role."`
 }
 
 // Run brings the schema to this version. It needs no key: a migration opens no body.
@@ -58,17 +58,11 @@ func (c *migrateCmd) Run(ctx context.Context, p *program) error {
 	return err
 }
 
-type keysCmd struct {
-	Create keysCreateCmd `cmd:"" help:"Make a key and print it once."`
-	List   keysListCmd   `cmd:"" help:"List keys: what they are, never what they say."`
-	Revoke keysRevokeCmd `cmd:"" help:"End a key for good."`
-}
-
 // keyTool is what the commands for keys take. They may run beside "up".
 type keyTool struct {
-	config.Storage `embed:""`
-	config.Keys    `embed:""`
-	config.Logging `embed:""`
+	config.Storage
+	config.Keys
+	config.Logging
 }
 
 // with opens the database and runs fn.
@@ -110,8 +104,8 @@ func (c *keyTool) with(ctx context.Context, p *program, fn func(ctx context.Cont
 
 type keysCreateCmd struct {
 	keyTool
-	Admin bool   `xor:"who" required:"" help:"A key for operators: every organization."`
-	Org   string `xor:"who" required:"" placeholder:"ORG" help:"A key for one organization."`
+	Admin bool   `xor:"who" help:"A key for operators: every organization."`
+	Org   string `xor:"who" placeholder:"ORG" help:"A key for one organization."`
 	Label string `placeholder:"TEXT" help:"What the key is for."`
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -52,7 +53,7 @@ func readVersions() versions {
 type versionCmd struct{}
 
 // Run prints the versions.
-func (*versionCmd) Run(p *program) error {
+func (*versionCmd) Run(_ context.Context, p *program) error {
 	v := readVersions()
 	commit := cmp.Or(v.Commit, "unknown")
 	if v.Modified {

@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// Config holds the settings. The tags are read by kong (help, flags, defaults) and by Resolver
-// (setting, secret); docs/configuration.md is made from them.
+// Config holds the settings. The tags are read by cmdline, and setting and secret by Fill;
+// docs/configuration.md is made from them.
 type Config struct {
-	Storage   `embed:""`
-	Keys      `embed:""`
-	HTTP      `embed:""`
-	Worker    `embed:""`
-	Routing   `embed:""`
-	Webhooks  `embed:""`
-	Retention `embed:""`
-	Logging   `embed:""`
+	Storage
+	Keys
+	HTTP
+	Worker
+	Routing
+	Webhooks
+	Retention
+	Logging
 }
 
 // Storage says where rows and nudges are.

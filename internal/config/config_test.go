@@ -14,8 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/wafleet/wafleet/internal/cmdline"
 )
 
 var update = flag.Bool("update", false, "write docs/configuration.md anew")
@@ -24,12 +25,11 @@ var update = flag.Bool("update", false, "write docs/configuration.md anew")
 func parse(t *testing.T, args, environ []string) (*Config, error) {
 	t.Helper()
 	var c Config
-	p, err := kong.New(&c, kong.Name("test"), kong.Resolvers(Resolver(environ)), kong.Exit(func(int) {}), Groups())
-	if err != nil {
-		t.Fatal(err)
+	l := cmdline.Describe(&c)
+	if _, err := l.Read(args); err != nil {
+		return &c, err
 	}
-	_, err = p.Parse(args)
-	return &c, err
+	return &c, Fill(l, environ)
 }
 
 func mustParse(t *testing.T, args, environ []string) *Config {
@@ -243,28 +243,19 @@ func TestTrustedProxiesAreAddressesAndNetworks(t *testing.T) {
 	}
 }
 
-func TestEveryFlagIsItsSettingsNameAndIsDocumented(t *testing.T) {
-	var c Config
-	p, err := kong.New(&c, Groups())
-	if err != nil {
-		t.Fatal(err)
+func TestEverySettingIsAFlagOfItsNameAndIsDocumented(t *testing.T) {
+	groups := map[string]bool{}
+	for _, g := range Groups {
+		groups[g.Key] = true
 	}
-	byName := map[string]setting{}
 	for _, s := range settings() {
-		byName[s.Name] = s
-	}
-	for _, f := range p.Model.Flags {
-		if f.Name == "help" {
-			continue
+		flag := strings.ToLower(strings.ReplaceAll(s.Name, "_", "-"))
+		if s.Name == fileSetting {
+			flag = "config"
 		}
-		name := f.Tag.Get("setting")
-		if s, ok := byName[name]; !ok || s.Flag != f.Name || s.Help == "" || s.Group == "" {
-			t.Errorf("flag --%s of setting %q: %+v", f.Name, name, s)
+		if s.Name == "" || s.Flag != flag || s.Help == "" || !groups[s.Group] {
+			t.Errorf("setting %q is --%s, want --%s with help and a known group: %+v", s.Name, s.Flag, flag, s)
 		}
-		delete(byName, name)
-	}
-	if len(byName) != 0 {
-		t.Errorf("settings without a flag: %v", byName)
 	}
 }
 

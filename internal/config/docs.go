@@ -2,41 +2,31 @@ package config
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 
-	"github.com/alecthomas/kong"
+	"github.com/wafleet/wafleet/internal/cmdline"
 )
 
-// groups of settings, in the order in which people meet them.
-var groups = []struct{ key, title string }{
-	{"storage", "Storage"},
-	{"keys", "Keys"},
-	{"http", "HTTP"},
-	{"worker", "Workers"},
-	{"routing", "Routing"},
-	{"webhooks", "Webhooks"},
-	{"retention", "Retention"},
-	{"logs", "Files and logs"},
+// Groups are the headings of the settings, in the order in which people meet them.
+var Groups = []cmdline.Group{
+	{Key: "storage", Title: "Storage"},
+	{Key: "keys", Title: "Keys"},
+	{Key: "http", Title: "HTTP"},
+	{Key: "worker", Title: "Workers"},
+	{Key: "routing", Title: "Routing"},
+	{Key: "webhooks", Title: "Webhooks"},
+	{Key: "retention", Title: "Retention"},
+	{Key: "logs", Title: "Files and logs"},
 }
 
-// Groups are the headings of the settings in help texts.
-func Groups() kong.Option {
-	var out []kong.Group
-	for _, g := range groups {
-		out = append(out, kong.Group{Key: g.key, Title: g.title})
-	}
-	return kong.ExplicitGroups(out)
-}
-
-// HelpValue is kong's help of a flag with the setting's name behind it.
-func HelpValue(v *kong.Value) string {
-	name := v.Tag.Get("setting")
+// About is a flag's help with the setting's name behind it.
+func About(f *cmdline.Flag) string {
+	help, name := f.Tag.Get("help"), f.Tag.Get("setting")
 	if name == "" {
-		return v.Help
+		return help
 	}
-	return strings.TrimSuffix(v.Help, ".") + " [" + name + "]."
+	return strings.TrimSuffix(help, ".") + " [" + name + "]."
 }
 
 // setting is one setting as its struct field describes it.
@@ -48,17 +38,9 @@ type setting struct {
 // settings reads Config's tags.
 func settings() []setting {
 	var out []setting
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
-		name := f.Tag.Get("setting")
-		if name == "" {
-			continue
-		}
+	for _, f := range cmdline.Describe(new(Config)).Flags {
 		_, secret := f.Tag.Lookup("secret")
-		flag := f.Tag.Get("name")
-		if flag == "" {
-			flag = strings.ToLower(strings.ReplaceAll(name, "_", "-"))
-		}
-		out = append(out, setting{name, flag, f.Tag.Get("default"), f.Tag.Get("help"), f.Tag.Get("group"), secret})
+		out = append(out, setting{f.Tag.Get("setting"), f.Name, f.Tag.Get("default"), f.Tag.Get("help"), f.Tag.Get("group"), secret})
 	}
 	return out
 }
@@ -81,10 +63,10 @@ A setting marked † may be secret: ` + "`NAME_FILE`" + ` instead of ` + "`NAME`
 everybody on the machine; prefer the file or the environment. Secrets are never printed or logged.
 `)
 	all := settings()
-	for _, g := range groups {
-		fmt.Fprintf(&b, "\n## %s\n\n| name | default | what it does |\n|---|---|---|\n", g.title)
+	for _, g := range Groups {
+		fmt.Fprintf(&b, "\n## %s\n\n| name | default | what it does |\n|---|---|---|\n", g.Title)
 		for _, s := range all {
-			if s.Group != g.key {
+			if s.Group != g.Key {
 				continue
 			}
 			name, def := "`"+s.Name+"`", ""

@@ -6,71 +6,53 @@ import (
 	"io"
 	"maps"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 
-	"github.com/alecthomas/kong"
+	"github.com/wafleet/wafleet/internal/cmdline"
 )
 
 const maxFile = 1 << 20 // of a settings or secret file, in bytes
 
-// Resolver gives kong the settings that are not on the command line: from environ, else from the
-// settings file. It answers for flags with a setting tag only, so a flag without one can be set on the
-// command line and nowhere else.
-func Resolver(environ []string) kong.Resolver {
+// Fill sets the flags of a command that were not on its line and are settings, from environ, else from the settings file. A
+// flag without a setting tag can be set on the command line and nowhere else. An error is of type *Error.
+func Fill(l *cmdline.Line, environ []string) error {
 	r := &resolver{env: map[string]string{}}
 	for _, kv := range environ {
 		if name, value, ok := strings.Cut(kv, "="); ok {
 			r.env[name] = value
 		}
 	}
-	return r
+	if err := r.load(l.Flags); err != nil {
+		return err
+	}
+	for _, f := range l.Flags {
+		name := f.Tag.Get("setting")
+		if f.Given || name == "" || name == fileSetting {
+			continue
+		}
+		_, secret := f.Tag.Lookup("secret")
+		value, from, err := r.find(name, secret)
+		if err != nil {
+			return err
+		}
+		if value == "" {
+			continue
+		}
+		if err := f.Set(value); err != nil {
+			return &Error{name, "in " + from + " " + err.Error()}
+		}
+	}
+	return nil
 }
+
+// fileSetting names the file, so it can't stand in it.
+const fileSetting = "WAFLEET_CONFIG"
 
 type resolver struct {
-	env    map[string]string
-	path   string // of the settings file
-	file   map[string]entry
-	loaded bool
-}
-
-// Validate implements kong.Resolver.
-func (*resolver) Validate(*kong.Application) error { return nil }
-
-// Resolve implements kong.Resolver. An error is of type *Error.
-func (r *resolver) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
-	name := flag.Tag.Get("setting")
-	if name == "" {
-		return nil, nil //nolint:nilnil // kong's way to say "no value"
-	}
-	if name == "WAFLEET_CONFIG" {
-		return orNil(r.env[name]), nil
-	}
-	if err := r.load(ctx); err != nil {
-		return nil, err
-	}
-	value, from, err := r.find(name, flag.Tag.Has("secret"))
-	if err != nil || value == "" {
-		return nil, err
-	}
-	// Decoded here once more, so that the error can say where the value stands.
-	probe := reflect.New(flag.Target.Type()).Elem()
-	scan := kong.Scan().PushTyped(value, kong.FlagValueToken)
-	if err := flag.Mapper.Decode(&kong.DecodeContext{Value: flag.Value, Scan: scan}, probe); err != nil {
-		return nil, &Error{name, "in " + from + " " + err.Error()}
-	}
-	if flag.Enum != "" && !flag.EnumMap()[value] {
-		return nil, &Error{name, fmt.Sprintf("in %s must be one of %s", from, strings.Join(flag.EnumSlice(), ", "))}
-	}
-	return value, nil
-}
-
-func orNil(s string) any {
-	if s == "" {
-		return nil
-	}
-	return s
+	env  map[string]string
+	path string // of the settings file
+	file map[string]entry
 }
 
 // find looks through the layers; in each, NAME and NAME_FILE exclude each other.
@@ -107,27 +89,25 @@ func (r *resolver) find(name string, secret bool) (value, from string, err error
 	return "", "", nil
 }
 
-// load reads the settings file of --config or WAFLEET_CONFIG once.
-func (r *resolver) load(ctx *kong.Context) error {
-	if r.loaded {
+// load reads the settings file of --config or WAFLEET_CONFIG, if the command takes one.
+func (r *resolver) load(flags []*cmdline.Flag) error {
+	i := slices.IndexFunc(flags, func(f *cmdline.Flag) bool { return f.Tag.Get("setting") == fileSetting })
+	if i < 0 {
 		return nil
 	}
-	r.loaded = true
-	r.path = r.env["WAFLEET_CONFIG"]
-	for _, p := range ctx.Path {
-		if p.Flag != nil && p.Flag.Name == "config" && !p.Resolved {
-			r.path, _ = ctx.FlagValue(p.Flag).(string)
-		}
+	r.path = r.env[fileSetting]
+	if flags[i].Given {
+		r.path = flags[i].Text
 	}
 	if r.path == "" {
 		return nil
 	}
 	text, err := readSmall(r.path)
 	if err != nil {
-		return &Error{"WAFLEET_CONFIG", "names a file that can't be read: " + err.Error()}
+		return &Error{fileSetting, "names a file that can't be read: " + err.Error()}
 	}
 	if r.file, err = parseEnvFile(text); err != nil {
-		return &Error{"WAFLEET_CONFIG", fmt.Sprintf("names %s, which can't be understood: %v", r.path, err)}
+		return &Error{fileSetting, fmt.Sprintf("names %s, which can't be understood: %v", r.path, err)}
 	}
 	known := names()
 	for _, name := range slices.Sorted(maps.Keys(r.file)) {
@@ -142,7 +122,7 @@ func (r *resolver) load(ctx *kong.Context) error {
 func names() map[string]bool {
 	known := map[string]bool{}
 	for _, s := range settings() {
-		if s.Name == "WAFLEET_CONFIG" {
+		if s.Name == fileSetting {
 			continue
 		}
 		known[s.Name] = true
@@ -153,39 +133,13 @@ func names() map[string]bool {
 	return known
 }
 
-// suggest names the known setting that differs in the fewest characters, if it is close.
+// suggest names the known setting that is nearest, if one is near.
 func suggest(name string, known map[string]bool) string {
-	best, least := "", 4
-	for _, k := range slices.Sorted(maps.Keys(known)) {
-		if d := distance(name, k); d < least {
-			best, least = k, d
-		}
-	}
+	best := cmdline.Nearest(name, slices.Sorted(maps.Keys(known)))
 	if best == "" {
 		return ": see docs/configuration.md"
 	}
 	return ": did you mean " + best + "?"
-}
-
-// distance is the number of characters to insert, remove or change.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		last := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := last
-			if a[i] != b[j] {
-				cost++
-			}
-			last = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 func readSmall(path string) (string, error) {
