@@ -1,10 +1,10 @@
 package pairing
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net/http"
@@ -167,7 +167,7 @@ type frame struct {
 func (f frame) T(key string, args ...any) string { return f.say(key, args...) }
 
 func (p *Page) frame(r *http.Request) frame {
-	f := frame{locale: localeOf(r), Assets: p.base + assetPrefix + assetHash, Locales: locales, Here: p.base + r.URL.Path}
+	f := frame{locale: localeOf(r), Assets: p.base + assetPrefix + assetHash, Locales: locales, Here: p.base + r.URL.EscapedPath()}
 	if r.Method == http.MethodPost { // another language is asked for by GET, which the path of a form has not
 		f.Here = p.base + pathPrefix + r.PathValue("token")
 	}
@@ -186,18 +186,12 @@ func (p *Page) framed(r *http.Request, i fleet.Invite) (frame, error) {
 }
 
 // show writes a whole page.
-func (p *Page) show(w http.ResponseWriter, r *http.Request, status int, name string, view any) {
-	var b bytes.Buffer
-	if err := pages.ExecuteTemplate(&b, name, view); err != nil {
-		p.log.ErrorContext(r.Context(), "pairing page can't be drawn", slog.String("page", name), slog.Any("err", err))
-		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
-		return
-	}
+func (p *Page) show(w http.ResponseWriter, r *http.Request, status int, v view) {
 	p.keepLanguage(w, r)
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Vary", "Accept-Language, Cookie")
 	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // the visitor may be gone
+	_, _ = io.WriteString(w, string(v.page())) // the visitor may be gone
 }
 
 // failView is a page that says why there is nothing to see.
@@ -210,7 +204,7 @@ func (p *Page) failed(w http.ResponseWriter, r *http.Request, status int, why st
 	if wait > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
 	}
-	p.show(w, r, status, "fail.html", &failView{p.frame(r), why})
+	p.show(w, r, status, &failView{p.frame(r), why})
 }
 
 // broken answers an error that is not the visitor's.
@@ -262,7 +256,7 @@ func (p *Page) link(w http.ResponseWriter, r *http.Request, i fleet.Invite) {
 		p.broken(w, r, err)
 		return
 	}
-	p.show(w, r, http.StatusOK, "link.html", v)
+	p.show(w, r, http.StatusOK, v)
 }
 
 // numberOf reads what the page of one number shows. fleet.ErrNotFound: this link has no such number.
@@ -326,7 +320,7 @@ func (p *Page) number(w http.ResponseWriter, r *http.Request, i fleet.Invite) {
 	case err != nil:
 		p.broken(w, r, err)
 	default:
-		p.show(w, r, http.StatusOK, "number.html", v)
+		p.show(w, r, http.StatusOK, v)
 	}
 }
 

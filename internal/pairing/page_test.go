@@ -30,16 +30,8 @@ var verbs = regexp.MustCompile(`%[a-z]`)
 
 func TestEveryTextOfThePageIsInEveryLanguage(t *testing.T) {
 	keys := map[string]bool{}
-	files, err := templateFiles.ReadDir("templates")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		raw, err := templateFiles.ReadFile("templates/" + f.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range regexp.MustCompile(`\.T "([a-z0-9_.]+)"`).FindAllStringSubmatch(string(raw), -1) {
+	for _, v := range everyView(frame{locale: &locale{Lang: "xx"}, Title: "Organization A", Home: "/pair/x"}) { // a text that is missing shows its key
+		for _, m := range regexp.MustCompile(`(?:>|aria-label=")([a-z][a-z0-9_.]*) ?["<]`).FindAllStringSubmatch(string(v.page()), -1) {
 			keys[m[1]] = true
 		}
 	}
@@ -70,6 +62,37 @@ func TestEveryTextOfThePageIsInEveryLanguage(t *testing.T) {
 			if !keys[key] {
 				t.Errorf("%s has %q, which nothing shows", l.Lang, key)
 			}
+		}
+	}
+}
+
+// everyView is one of each thing that a visitor can see, but for the reasons of an end.
+func everyView(f frame) []view {
+	all := []view{
+		&codeView{frame: f, ID: "org-a-01"}, &codeView{frame: f, ID: "org-a-01", Last4: "0001"},
+		&linkView{frame: f, Max: 2}, &linkView{frame: f, Full: true, Rows: []row{{ID: "org-a-01", State: "waiting", Open: true}, {ID: "org-a-02", State: "unlinked", Last4: "0001", Relink: true}}},
+	}
+	for _, at := range []phase{phaseStarting, phaseScan, phaseType, phaseLinking, phaseDone, phaseUnlinked, phaseGone, phaseOver} {
+		for _, last4 := range []string{"", "0001"} {
+			v := numberView{frame: f, ID: "org-a-01", Phase: at, Last4: last4, Code: []string{"ABCD", "EFGH"}, Left: true, Relink: last4 != ""}
+			if at == phaseOver {
+				v.Why = string(fleet.InviteEndExpired)
+			}
+			all = append(all, &v)
+		}
+	}
+	return all
+}
+
+func TestNothingThatSomebodyWroteIsReadAsMarkup(t *testing.T) {
+	const hostile = `<script>"'&`
+	f := frame{locale: locales[0], Title: hostile, Home: "/pair/" + hostile, Here: "/pair/" + hostile, Locales: locales}
+	views := append(everyView(f), &failView{f, hostile}, &linkView{frame: f, Notice: hostile, Rows: []row{{ID: hostile, State: hostile, Last4: hostile, Open: true}}},
+		&codeView{frame: f, ID: hostile, Problem: hostile}, &numberView{frame: f, ID: hostile, Phase: phaseType, Code: []string{hostile, hostile}})
+	for _, v := range views {
+		page := string(v.page())
+		if n := strings.Count(page, "<script"); n != 3 || strings.Contains(page, `'&"`) || strings.Contains(page, `"'`) {
+			t.Errorf("%T has %d scripts, want the three of its frame, and no quote of the title:\n%s", v, n, page)
 		}
 	}
 }

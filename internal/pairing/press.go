@@ -130,7 +130,7 @@ func (p *Page) refused(w http.ResponseWriter, r *http.Request, i fleet.Invite, e
 			return
 		}
 		v.Here, v.Notice = v.Home, strings.ToLower(coded.Code)
-		p.show(w, r, http.StatusConflict, "link.html", v)
+		p.show(w, r, http.StatusConflict, v)
 	}
 }
 
@@ -178,7 +178,7 @@ func (p *Page) codeFormWith(w http.ResponseWriter, r *http.Request, i fleet.Invi
 		p.toNumber(w, r, v.ID)
 	default:
 		v.Reload = 0 // it would wipe what is being typed
-		p.show(w, r, status, "code.html", &codeView{v.frame, v.ID, v.Last4, problem})
+		p.show(w, r, status, &codeView{v.frame, v.ID, v.Last4, problem})
 	}
 }
 

@@ -1,7 +1,6 @@
 package pairing
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,11 +49,10 @@ func (s *slots) give(key string) {
 
 // live is one look at what a live page shows.
 type live struct {
-	template string
-	view     any
-	state    string            // what it says, without what only time changes: the same state is not sent again
-	ids      []fleet.SessionID // whose changes matter
-	final    bool
+	view
+	state string            // what it says, without what only time changes: the same state is not sent again
+	ids   []fleet.SessionID // whose changes matter
+	final bool
 }
 
 func (p *Page) linkEvents(w http.ResponseWriter, r *http.Request, i fleet.Invite) {
@@ -63,7 +61,7 @@ func (p *Page) linkEvents(w http.ResponseWriter, r *http.Request, i fleet.Invite
 		if err != nil {
 			return live{}, err
 		}
-		return live{"link-live", v, fmt.Sprint(v.Title, v.Rows, v.Used, v.Max), ids, false}, nil
+		return live{v, fmt.Sprint(v.Title, v.Rows, v.Used, v.Max), ids, false}, nil
 	})
 }
 
@@ -75,7 +73,7 @@ func (p *Page) numberEvents(w http.ResponseWriter, r *http.Request, i fleet.Invi
 		}
 		// Not Left: it changes with what others do, and the buttons of a final page ask again anyway.
 		state := fmt.Sprint(v.Title, v.Phase, v.Last4, v.QR, v.Code, v.Expires.UnixMilli(), v.Why)
-		return live{"number-live", v, state, []fleet.SessionID{id}, v.Phase.final()}, nil
+		return live{v, state, []fleet.SessionID{id}, v.Phase.final()}, nil
 	})
 }
 
@@ -106,12 +104,12 @@ func (p *Page) stream(w http.ResponseWriter, r *http.Request, i fleet.Invite, lo
 		switch {
 		case errors.Is(err, errLinkOver), errors.Is(err, fleet.ErrNotFound):
 			f := p.frame(r)
-			out.event("live", "gone-live", &failView{f, "over"})
+			out.event("live", &failView{f, "over"})
 			out.send("event: done\ndata: over\n\n")
 			return
 		case err == nil && now.state != sent:
 			p.watchers.follow(me, now.ids)
-			if !out.event("live", now.template, now.view) {
+			if !out.event("live", now.view) {
 				return
 			}
 			sent = now.state
@@ -156,13 +154,9 @@ type events struct {
 	last time.Time
 }
 
-// event sends a template as one event. False: the visitor is gone, or it can't be drawn.
-func (e *events) event(name, template string, view any) bool {
-	var b bytes.Buffer
-	if err := pages.ExecuteTemplate(&b, template, view); err != nil {
-		return false
-	}
-	return e.send("event: " + name + "\ndata: " + strings.ReplaceAll(strings.TrimSpace(b.String()), "\n", "\ndata: ") + "\n\n")
+// event sends the live part of a view as one event. False: the visitor is gone.
+func (e *events) event(name string, v view) bool {
+	return e.send("event: " + name + "\ndata: " + strings.ReplaceAll(string(v.live()), "\n", "\ndata: ") + "\n\n")
 }
 
 func (e *events) send(text string) bool {

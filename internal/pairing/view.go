@@ -1,7 +1,6 @@
 package pairing
 
 import (
-	"html/template"
 	"math"
 	"time"
 
@@ -141,18 +140,15 @@ type numberView struct {
 	ID      fleet.SessionSlug
 	Phase   phase
 	Last4   string
-	QR      template.HTML // the picture
-	Code    []string      // the two halves to type
-	Expires time.Time     // of the QR or code
-	Why     string        // key of a text: why it is over
-	Left    bool          // the link has a slot for another
-	Relink  bool          // it was linked before: the same number again
+	QR      markup    // the picture
+	Code    []string  // the two halves to type
+	Expires time.Time // of the QR or code
+	Why     string    // key of a text: why it is over
+	Left    bool      // the link has a slot for another
+	Relink  bool      // it was linked before: the same number again
 }
 
 // Seconds until the code shown is over, for the countdown.
 func (v *numberView) Seconds() int {
 	return max(0, int(math.Ceil(time.Until(v.Expires).Seconds())))
 }
-
-// Typed says that the code is typed and not scanned.
-func (v *numberView) Typed() bool { return v.Phase == phaseType }
