@@ -14,7 +14,7 @@ import (
 const (
 	restLook  = 10 * time.Second
 	restShare = 10      // a tenth of what lives, as garbage and free pages, is worth a collection
-	restLeast = 2 << 20 // bytes; less never is
+	restLeast = 1 << 20 // bytes; less never is
 )
 
 // tendHeap runs until ctx ends. Who sets GOGC has decided otherwise, and it leaves the heap alone.

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/wafleet/wafleet/internal/fleet"
@@ -16,10 +17,13 @@ import (
 type settler struct {
 	ledger ledger.Ledger
 	log    *slog.Logger
-	queue  chan told
-	pins   chan pinned
 	ttl    func(ctx context.Context, org fleet.OrgID) time.Duration
 	lost   func(n int)
+
+	wake  chan struct{} // one slot: there is something in a queue
+	mu    sync.Mutex    // of the queues; never held while anything waits
+	queue []told
+	pins  []pinned
 }
 
 // pinned is a person who wrote to a session.
@@ -42,61 +46,81 @@ const (
 )
 
 func newSettler(l ledger.Ledger, log *slog.Logger, ttl func(ctx context.Context, org fleet.OrgID) time.Duration, lost func(n int)) *settler {
-	return &settler{ledger: l, log: log, queue: make(chan told, settleQueue), pins: make(chan pinned, settleQueue), ttl: ttl, lost: lost}
+	return &settler{ledger: l, log: log, ttl: ttl, lost: lost, wake: make(chan struct{}, 1)}
 }
 
 // tell takes a settlement over and never waits.
 func (s *settler) tell(t ledger.Settlement) {
-	select {
-	case s.queue <- told{t, time.Now()}:
-	default:
+	if !enqueue(s, &s.queue, told{t, time.Now()}) {
 		s.lost(1)
 	}
 }
 
 // pin takes a pin over and never waits. One that is lost is made by the next message.
-func (s *settler) pin(p pinned) {
-	select {
-	case s.pins <- p:
-	default:
+func (s *settler) pin(p pinned) { enqueue(s, &s.pins, p) }
+
+// enqueue reports whether there was a place.
+func enqueue[T any](s *settler, queue *[]T, v T) bool {
+	s.mu.Lock()
+	room := len(*queue) < settleQueue
+	if room {
+		*queue = append(*queue, v)
 	}
+	s.mu.Unlock()
+	signal(s.wake)
+	return room
+}
+
+// dequeue takes up to so many of a queue. One that is empty holds no memory.
+func dequeue[T any](s *settler, queue *[]T, most int) []T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(len(*queue), most)
+	taken := (*queue)[:n:n]
+	if *queue = (*queue)[n:]; len(*queue) == 0 {
+		*queue = nil
+	}
+	return taken
 }
 
 // run tells the ledger until ctx ends, and then what is left.
 func (s *settler) run(ctx context.Context) {
 	for {
+		for more := true; more; {
+			settled := s.settle(ctx)
+			more = s.pinNext(ctx) || settled
+		}
 		select {
-		case first := <-s.queue:
-			s.settle(ctx, first)
-		case p := <-s.pins:
-			pctx, cancel := context.WithTimeout(ctx, settleTime)
-			if _, err := s.ledger.Pin(pctx, p.org, p.key, p.slug, s.ttl(pctx, p.org)); err != nil {
-				s.log.DebugContext(ctx, "person not pinned to who they wrote to", slog.Any("err", err))
-			}
-			cancel()
+		case <-s.wake:
 		case <-ctx.Done():
-			for {
-				select {
-				case first := <-s.queue:
-					s.settle(context.WithoutCancel(ctx), first)
-				default:
-					return
-				}
+			for s.settle(ctx) {
 			}
+			return
 		}
 	}
 }
 
-func (s *settler) settle(ctx context.Context, first told) {
-	batch := []told{first}
-more:
-	for len(batch) < settleMost {
-		select {
-		case next := <-s.queue:
-			batch = append(batch, next)
-		default:
-			break more
+// pinNext makes one pin, if there is one to make.
+func (s *settler) pinNext(ctx context.Context) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	for _, p := range dequeue(s, &s.pins, 1) {
+		ctx, cancel := context.WithTimeout(ctx, settleTime)
+		if _, err := s.ledger.Pin(ctx, p.org, p.key, p.slug, s.ttl(ctx, p.org)); err != nil {
+			s.log.DebugContext(ctx, "person not pinned to who they wrote to", slog.Any("err", err))
 		}
+		cancel()
+		return true
+	}
+	return false
+}
+
+// settle tells of as many frames as go together, if there are any. It is done also when ctx has ended.
+func (s *settler) settle(ctx context.Context) bool {
+	batch := dequeue(s, &s.queue, settleMost)
+	if len(batch) == 0 {
+		return false
 	}
 	now := time.Now()
 	settlements := make([]ledger.Settlement, len(batch))
@@ -110,6 +134,7 @@ more:
 		s.lost(len(batch))
 		s.log.WarnContext(ctx, "frames not told to the ledger; their reservations lapse", slog.Int("frames", len(batch)), slog.Any("err", err))
 	}
+	return true
 }
 
 // account says what a settled frame means for the budget and the health of its number.

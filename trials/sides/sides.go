@@ -117,15 +117,18 @@ type Vitals struct {
 	CPU         time.Duration
 }
 
-// Vitals reads them.
-func (s *Side) Vitals(ctx context.Context) (v Vitals, err error) {
-	if v, err = s.vitals(ctx); err != nil {
-		return v, err
+// Vitals reads them. What the system says comes first: a process that is asked makes garbage of the answer.
+func (s *Side) Vitals(ctx context.Context) (Vitals, error) {
+	all, anonymous, err := Resident(s.PID())
+	if err != nil {
+		return Vitals{}, err
 	}
-	if v.RSS, v.Anonymous, err = Resident(s.PID()); err != nil {
-		return v, err
+	cpu, err := s.CPU()
+	if err != nil {
+		return Vitals{}, err
 	}
-	v.CPU, err = s.CPU()
+	v, err := s.vitals(ctx)
+	v.RSS, v.Anonymous, v.CPU = all, anonymous, cpu
 	return v, err
 }
 
