@@ -269,7 +269,7 @@ func (pr *process) openLedger() error {
 
 // router is the one of this process.
 func (pr *process) router() *router.Router {
-	return router.New(router.Options{Store: pr.store, Ledger: pr.ledger, FleetRate: fleet.Rate{PerMinute: pr.cfg.SendRate}})
+	return router.New(router.Options{Store: pr.store, Ledger: pr.ledger, FleetRate: fleet.Rate{PerMinute: pr.cfg.SendRate}, WarmFor: days(pr.cfg.WarmDays)})
 }
 
 func (pr *process) add(name string, stage int, run func(ctx context.Context) error) {

@@ -128,7 +128,8 @@ func (pr *process) addWorker(network *wa.Network, alone bool) {
 		Store: pr.store, Bus: pr.bus, Network: network, Inbound: in, Ledger: pr.ledger,
 		ID: pr.cfg.Name(), Owner: pr.owner, Version: pr.versions.Version,
 		TTL: pr.cfg.LeaseTTL, Beat: pr.cfg.LeaseBeat, Batch: pr.cfg.RestoreConcurrency, Max: pr.cfg.WorkerMaxSessions, ClaimAll: alone,
-		Log: pr.log, Registerer: pr.registry,
+		WarmFor: days(pr.cfg.WarmDays),
+		Log:     pr.log, Registerer: pr.registry,
 	})
 	pr.add("worker", stageWork, w.Run)
 	pr.ready.checks = append(pr.ready.checks, check{"worker", pr.workerHere})
@@ -164,8 +165,6 @@ func (pr *process) addWebhooks() {
 
 // addScheduler adds the periodic jobs.
 func (pr *process) addScheduler() {
-	const day = 24 * time.Hour
-	days := func(n int) time.Duration { return time.Duration(n) * day }
 	s := scheduler.New(scheduler.Options{
 		Store: pr.store, Holder: pr.owner, Log: pr.log, Registerer: pr.registry,
 		Jobs: scheduler.Jobs(scheduler.JobOptions{
@@ -184,3 +183,5 @@ func (pr *process) addScheduler() {
 	})
 	pr.add("scheduler", stageWork, s.Run)
 }
+
+func days(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }

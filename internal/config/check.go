@@ -71,6 +71,9 @@ func (c *Config) Check() error {
 			bad(setting, "is %d: it must be 1 to 100", value)
 		}
 	}
+	if c.WarmDays < 1 || c.WarmDays > 28 {
+		bad("WARM_DAYS", "is %d: it must be 1 to 28", c.WarmDays)
+	}
 	atLeast("SEND_RATE", c.SendRate, 0)
 	atLeast("WORKER_MAX_SESSIONS", c.WorkerMaxSessions, 1)
 	atLeast("RESTORE_CONCURRENCY", c.RestoreConcurrency, 1)

@@ -55,7 +55,7 @@ func TestDefaultsAreTheDocumentedOnesAndPass(t *testing.T) {
 	want := Config{
 		Storage: Storage{DataDir: "./data", DatabasePoolMax: 16},
 		HTTP:    HTTP{Listen: "127.0.0.1:8080", OpsListen: "127.0.0.1:9090"},
-		Routing: Routing{HealthMin: 30, HealthPenalty: 20, HealthReward: 5},
+		Routing: Routing{HealthMin: 30, HealthPenalty: 20, HealthReward: 5, WarmDays: 28},
 		Worker:  Worker{WorkerMaxSessions: 500, RestoreConcurrency: 10, LeaseTTL: 30 * time.Second, LeaseBeat: 10 * time.Second},
 		Retention: Retention{
 			RetentionMessagesDays: 90, RetentionEventsDays: 30, RetentionAttemptsDays: 7, RetentionIdempotencyDays: 2, RetentionCommandsDays: 7,

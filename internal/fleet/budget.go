@@ -73,8 +73,8 @@ func ramp(age time.Duration) (num, den int64) {
 	}
 }
 
-// WarmFor is how long somebody who wrote to a number counts as warm there: as long as WhatsApp's token
-// for that chat is good. Strangers' gates don't hold back messages to warm people.
+// WarmFor is how long somebody who wrote to a number counts as warm there, if no setting says less: as long
+// as WhatsApp's token for that chat can be good. Strangers' gates don't hold back messages to warm people.
 const WarmFor = 28 * 24 * time.Hour
 
 // ColdFor is how long a number does not write to strangers when WhatsApp locked it without saying until when.
@@ -93,8 +93,8 @@ type Chat struct {
 	TokenAt    time.Time // stamp of their trusted-contact token
 }
 
-// Warm reports whether the person wrote to this session within the time that WhatsApp remembers it. A
-// chat that we opened and nobody answered is not warm.
-func (c *Chat) Warm(now time.Time) bool {
-	return !c.LastInAt.IsZero() && now.Sub(c.LastInAt) < WarmFor || !c.TokenAt.IsZero() && now.Sub(c.TokenAt) < WarmFor
+// Warm reports whether the person wrote to this session, or gave it a token, within this time. A chat
+// that we opened and nobody answered is not warm.
+func (c *Chat) Warm(now time.Time, within time.Duration) bool {
+	return !c.LastInAt.IsZero() && now.Sub(c.LastInAt) < within || !c.TokenAt.IsZero() && now.Sub(c.TokenAt) < within
 }

@@ -72,7 +72,7 @@ func TestAPersonIsWarmOnlyWhereTheyWroteWithinTheWindow(t *testing.T) {
 		{"their token came with the history", Chat{TokenAt: now.Add(-3 * day)}, true},
 		{"their token is old", Chat{TokenAt: now.Add(-28 * day)}, false},
 	} {
-		if got := tc.chat.Warm(now); got != tc.want {
+		if got := tc.chat.Warm(now, WarmFor); got != tc.want {
 			t.Errorf("Warm(%s) = %v, want %v", tc.name, got, tc.want)
 		}
 	}

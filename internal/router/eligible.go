@@ -59,7 +59,7 @@ type field struct {
 }
 
 // field judges an organization's sessions by their rows.
-func (s *snapshot) field(now time.Time, send Send, chats []fleet.Chat) *field {
+func (s *snapshot) field(now time.Time, send Send, chats []fleet.Chat, warmFor time.Duration) *field {
 	f := &field{}
 	bySession := make(map[fleet.SessionID]*fleet.Chat, len(chats))
 	for i := range chats {
@@ -79,7 +79,7 @@ func (s *snapshot) field(now time.Time, send Send, chats []fleet.Chat) *field {
 		if reason == "" && v.ID == send.Avoid {
 			reason = ReasonRefused
 		}
-		warm := chat.Warm(now)
+		warm := chat.Warm(now, warmFor)
 		if reason == "" && !warm {
 			reason = f.open(v, now)
 		}

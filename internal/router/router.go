@@ -21,14 +21,17 @@ type Options struct {
 	FleetRate fleet.Rate
 	// Keep is how long rows are used again; 0 = two seconds, negative = never.
 	Keep time.Duration
+	// WarmFor is how long who wrote to a number is no stranger to it; 0 = fleet.WarmFor.
+	WarmFor time.Duration
 }
 
 // Router picks sessions. Its methods are safe for use by several goroutines.
 type Router struct {
-	store  *store.Store
-	ledger ledger.Ledger
-	fleet  ledger.Rate
-	keep   time.Duration
+	store   *store.Store
+	ledger  ledger.Ledger
+	fleet   ledger.Rate
+	keep    time.Duration
+	warmFor time.Duration
 
 	mu        sync.Mutex // never held while anything waits
 	snapshots map[fleet.OrgID]*snapshot
@@ -43,11 +46,10 @@ const (
 
 // New returns a router over the sessions of this database.
 func New(o Options) *Router {
-	r := &Router{store: o.Store, ledger: o.Ledger, fleet: rate(o.FleetRate), keep: o.Keep, snapshots: map[fleet.OrgID]*snapshot{}}
-	if r.keep == 0 {
-		r.keep = defaultKeep
+	return &Router{
+		store: o.Store, ledger: o.Ledger, fleet: rate(o.FleetRate), keep: cmp.Or(o.Keep, defaultKeep), warmFor: cmp.Or(o.WarmFor, fleet.WarmFor),
+		snapshots: map[fleet.OrgID]*snapshot{},
 	}
-	return r
 }
 
 // Send is a message that wants a session.
@@ -99,7 +101,7 @@ func (r *Router) Route(ctx context.Context, send Send) (Choice, error) {
 			return Choice{}, fmt.Errorf("route for %s: %w", send.Org, err)
 		}
 		now := time.Now()
-		f := snap.field(now, send, chats)
+		f := snap.field(now, send, chats, r.warmFor)
 		if len(f.candidates) == 0 {
 			if !fresh { // look again before saying no
 				again = true
@@ -125,32 +127,35 @@ func (r *Router) Route(ctx context.Context, send Send) (Choice, error) {
 			return c, limited(answer, c.Skipped, now, snap.TimeZone)
 		}
 	}
-	return Choice{}, &fleet.CodedError{
-		Code: "CONFIGURATION_CHANGING", Detail: "the organization is being changed: try again", RetryAfter: time.Second, Err: fleet.ErrUnavailable,
-	}
+	return Choice{}, errChanging
+}
+
+var errChanging = &fleet.CodedError{
+	Code: "CONFIGURATION_CHANGING", Detail: "the organization is being changed: try again", RetryAfter: time.Second, Err: fleet.ErrUnavailable,
 }
 
 // Take takes from the project's limits alone, for a message that gets its session later. Errors are those
 // of Route.
 func (r *Router) Take(ctx context.Context, send Send) (Choice, error) {
-	snap, _, err := r.snapshot(ctx, send.Org, false)
-	if err != nil {
-		return Choice{}, fmt.Errorf("take for %s: %w", send.Org, err)
+	for try := range staleTries {
+		snap, _, err := r.snapshot(ctx, send.Org, try > 0)
+		if err != nil {
+			return Choice{}, fmt.Errorf("take for %s: %w", send.Org, err)
+		}
+		if len(snap.Sessions) == 0 {
+			return Choice{}, errNoSessions()
+		}
+		answer, err := r.ledger.Reserve(ctx, r.request(snap, send, &field{}))
+		switch {
+		case err != nil:
+			return Choice{}, fmt.Errorf("take for %s: %w", send.Org, err)
+		case answer.Verdict == ledger.Taken:
+			return Choice{Head: snap.Head, Reservation: answer.Reservation, Session: snap.Sessions[0]}, nil
+		case answer.Verdict != ledger.Stale:
+			return Choice{}, limited(answer, nil, time.Now(), snap.TimeZone)
+		}
 	}
-	if len(snap.Sessions) == 0 {
-		return Choice{}, errNoSessions()
-	}
-	req := r.request(snap, send, &field{})
-	req.Version = 0
-	answer, err := r.ledger.Reserve(ctx, req)
-	if err != nil {
-		return Choice{}, fmt.Errorf("take for %s: %w", send.Org, err)
-	}
-	c := Choice{Head: snap.Head, Reservation: answer.Reservation, Session: snap.Sessions[0]}
-	if answer.Verdict != ledger.Taken {
-		return Choice{}, limited(answer, nil, time.Now(), snap.TimeZone)
-	}
-	return c, nil
+	return Choice{}, errChanging
 }
 
 // GiveBack gives a reservation back that no stored message has. It is for what was certainly not stored:

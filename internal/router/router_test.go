@@ -133,7 +133,7 @@ func TestFieldAndRefusal(t *testing.T) {
 		{name: "bound to one session, the others don't count", list: []fleet.Session{healthy("a"), healthy("b")}, send: Send{Only: "id-b"}, want: []fleet.SessionSlug{"b"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := (&snapshot{Senders: store.Senders{Sessions: tc.list}}).field(now, tc.send, tc.chats)
+			f := (&snapshot{Senders: store.Senders{Sessions: tc.list}}).field(now, tc.send, tc.chats, fleet.WarmFor)
 			var got []fleet.SessionSlug
 			for _, c := range f.candidates {
 				got = append(got, c.session.Slug)
@@ -167,7 +167,7 @@ func TestAFirstMessageToAStrangerIsANewChatAndAnyOtherIsNot(t *testing.T) {
 		{"they wrote before the window, and we never did", fleet.Chat{FirstInAt: now.Add(-900 * time.Hour), LastInAt: now.Add(-900 * time.Hour)}, true},
 	} {
 		tc.chat.SessionID = "id-a"
-		f := (&snapshot{Senders: store.Senders{Sessions: []fleet.Session{healthy("a")}}}).field(now, Send{}, []fleet.Chat{tc.chat})
+		f := (&snapshot{Senders: store.Senders{Sessions: []fleet.Session{healthy("a")}}}).field(now, Send{}, []fleet.Chat{tc.chat}, fleet.WarmFor)
 		if got := f.candidates[0]; got.newChat != tc.want || got.ask.NewChat != tc.want {
 			t.Errorf("%s: new chat %v, %v, want %v", tc.name, got.newChat, got.ask.NewChat, tc.want)
 		}
@@ -175,7 +175,7 @@ func TestAFirstMessageToAStrangerIsANewChatAndAnyOtherIsNot(t *testing.T) {
 }
 
 func TestRefusalsNameNoSession(t *testing.T) {
-	f := (&snapshot{Senders: store.Senders{Sessions: []fleet.Session{healthy("secret-slug", func(s *fleet.Session) { s.Paused = true })}}}).field(now, Send{}, nil)
+	f := (&snapshot{Senders: store.Senders{Sessions: []fleet.Session{healthy("secret-slug", func(s *fleet.Session) { s.Paused = true })}}}).field(now, Send{}, nil, fleet.WarmFor)
 	for _, err := range []error{f.refusal(now), limited(ledger.Answer{Verdict: ledger.Exhausted}, []Skip{{"secret-slug", "secret-slug", ReasonMinute}}, now, "UTC")} {
 		if err == nil || strings.Contains(err.Error(), "secret-slug") || strings.Contains(err.Error(), "5511900000001") {
 			t.Errorf("refusal = %v, want no session's identity in it", err)

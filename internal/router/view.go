@@ -39,7 +39,7 @@ func (r *Router) Explain(ctx context.Context, send Send) (Explanation, error) {
 		}
 	}
 	now := time.Now()
-	f := snap.field(now, send, chats)
+	f := snap.field(now, send, chats, r.warmFor)
 	e := Explanation{Choice: f.choice(snap)}
 	states := map[fleet.SessionID]*State{}
 	for i := range snap.Sessions {

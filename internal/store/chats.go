@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -84,9 +85,7 @@ func (s *Store) writeOut(ctx context.Context, messages []*fleet.Message, stored 
 	if len(args) == 0 {
 		return nil
 	}
-	slices.SortFunc(args, func(a, b chatArg) int {
-		return cmp.Or(cmp.Compare(a.Contact, b.Contact), cmp.Compare(a.Session, b.Session))
-	})
+	slices.SortFunc(args, byChat)
 	_, err := s.exec(ctx, `INSERT INTO chats (contact_key, session_id, first_out_at, last_out_at)
 		SELECT r.contact, r.session, @now@, @now@ FROM @rows:$1(contact text, session text)@ AS r WHERE TRUE
 		ON CONFLICT (contact_key, session_id) DO UPDATE SET last_out_at=@now@,
@@ -122,14 +121,63 @@ func (s *Store) WriteIn(ctx context.Context, session fleet.SessionID, contactKey
 	return n > 0, nil
 }
 
-// KeepToken notes, in the caller's transaction, that somebody's trusted-contact token for a session is of
-// this time.
-func (s *Store) KeepToken(ctx context.Context, session fleet.SessionID, contactKey string, stamp time.Time) error {
-	_, err := s.exec(ctx, `INSERT INTO chats (contact_key, session_id, token_at) VALUES ($1, $2, $3)
-		ON CONFLICT (contact_key, session_id) DO UPDATE SET token_at=excluded.token_at WHERE chats.token_at<excluded.token_at`,
-		contactKey, session, ms(stamp))
+// Token is when somebody gave a session their trusted-contact token: WhatsApp's proof that they are no strangers.
+type Token struct {
+	Person fleet.Person // as far as it is known
+	At     time.Time
+}
+
+// KeepTokens notes, in the caller's transaction, the times of people's tokens for a session. It makes no
+// contacts: of people whom the organization doesn't know, the chats wait under the match key that a first
+// message to them will have.
+func (s *Store) KeepTokens(ctx context.Context, session fleet.SessionID, tokens []Token) error {
+	type arg struct {
+		Contact string `json:"contact"`
+		Stamp   int64  `json:"stamp"`
+	}
+	if len(tokens) == 0 {
+		return nil
+	}
+	var org fleet.OrgID
+	err := s.row(ctx, `SELECT org_id FROM sessions WHERE id=$1`, session).Scan(&org)
 	if err != nil {
-		return fmt.Errorf("keep token time of session %s: %w", session, err)
+		return fmt.Errorf("keep tokens of session %s: %w", session, notFound(err))
+	}
+	var names []name
+	for _, t := range tokens {
+		for _, key := range t.Person.Keys() {
+			names = append(names, name{org, key})
+		}
+	}
+	found, err := s.findContacts(ctx, names)
+	if err != nil {
+		return fmt.Errorf("keep tokens of session %s: %w", session, err)
+	}
+	latest := map[string]int64{}
+	for _, t := range tokens {
+		keys := t.Person.Keys()
+		if len(keys) == 0 {
+			continue
+		}
+		key := keys[0]
+		for _, k := range keys {
+			if c, ok := found[name{org, k}]; ok {
+				key = c.Key
+				break
+			}
+		}
+		latest[key] = max(latest[key], ms(t.At))
+	}
+	args := make([]arg, 0, len(latest))
+	for _, key := range slices.Sorted(maps.Keys(latest)) {
+		args = append(args, arg{key, latest[key]})
+	}
+	_, err = s.exec(ctx, `INSERT INTO chats (contact_key, session_id, token_at)
+		SELECT r.contact, $2, r.stamp FROM @rows:$1(contact text, stamp bigint)@ AS r WHERE TRUE ORDER BY r.contact
+		ON CONFLICT (contact_key, session_id) DO UPDATE SET token_at=excluded.token_at WHERE chats.token_at<excluded.token_at`,
+		rowList(args), session)
+	if err != nil {
+		return fmt.Errorf("keep tokens of session %s: %w", session, err)
 	}
 	return nil
 }
@@ -143,14 +191,30 @@ func (s *Store) moveChats(ctx context.Context, c fleet.Contact, former []string)
 	last := func(at string) string {
 		return at + `=CASE WHEN excluded.` + at + `>chats.` + at + ` THEN excluded.` + at + ` ELSE chats.` + at + ` END`
 	}
+	type arg struct {
+		Session  fleet.SessionID `json:"session"`
+		FirstOut int64           `json:"first_out"`
+		LastOut  int64           `json:"last_out"`
+		FirstIn  int64           `json:"first_in"`
+		LastIn   int64           `json:"last_in"`
+		Token    int64           `json:"token"`
+	}
 	for _, key := range former {
-		_, err := s.exec(ctx, `INSERT INTO chats (contact_key, session_id, first_out_at, last_out_at, first_in_at, last_in_at, token_at)
-			SELECT $3, c.session_id, c.first_out_at, c.last_out_at, c.first_in_at, c.last_in_at, c.token_at
-			FROM chats c JOIN sessions s ON s.id=c.session_id WHERE c.contact_key=$2 AND s.org_id=$1 ORDER BY c.session_id
-			ON CONFLICT (contact_key, session_id) DO UPDATE SET `+first("first_out_at")+`, `+last("last_out_at")+`, `+first("first_in_at")+`, `+
-			last("last_in_at")+`, `+last("token_at"), c.OrgID, key, c.Key)
-		if err == nil {
-			_, err = s.exec(ctx, `DELETE FROM chats WHERE contact_key=$2 AND session_id IN (SELECT id FROM sessions WHERE org_id=$1)`, c.OrgID, key)
+		var moved []arg // nearly always none
+		err := s.query(ctx, func(row dbutil.Scannable) error {
+			var m arg
+			err := row.Scan(&m.Session, &m.FirstOut, &m.LastOut, &m.FirstIn, &m.LastIn, &m.Token)
+			moved = append(moved, m)
+			return err
+		}, `DELETE FROM chats WHERE contact_key=$2 AND session_id IN (SELECT id FROM sessions WHERE org_id=$1)
+			RETURNING session_id, first_out_at, last_out_at, first_in_at, last_in_at, token_at`, c.OrgID, key)
+		if err == nil && len(moved) > 0 {
+			slices.SortFunc(moved, func(a, b arg) int { return cmp.Compare(a.Session, b.Session) })
+			_, err = s.exec(ctx, `INSERT INTO chats (contact_key, session_id, first_out_at, last_out_at, first_in_at, last_in_at, token_at)
+				SELECT $2, r.session, r.first_out, r.last_out, r.first_in, r.last_in, r.token
+				FROM @rows:$1(session text, first_out bigint, last_out bigint, first_in bigint, last_in bigint, token bigint)@ AS r WHERE TRUE ORDER BY r.session
+				ON CONFLICT (contact_key, session_id) DO UPDATE SET `+first("first_out_at")+`, `+last("last_out_at")+`, `+first("first_in_at")+`, `+
+				last("last_in_at")+`, `+last("token_at"), rowList(moved), c.Key)
 		}
 		if err != nil {
 			return fmt.Errorf("chats of one person: %w", err)

@@ -67,6 +67,7 @@ func (s *Store) meet(ctx context.Context, org fleet.OrgID, keys []string, g Sigh
 		names[i] = name{org, key}
 	}
 	var merged []fleet.Contact
+	var learned []string // names that led to nobody before
 	for range 8 { // nearly always the first look is the last
 		found, err := s.findContacts(ctx, names)
 		if err != nil {
@@ -79,6 +80,7 @@ func (s *Store) meet(ctx context.Context, org fleet.OrgID, keys []string, g Sigh
 				contacts[k.ID] = k
 			} else {
 				unknown = append(unknown, newContact{Org: org, Alias: n.Name})
+				learned = append(learned, n.Name)
 			}
 		}
 		ids := slices.Sorted(maps.Keys(contacts))
@@ -97,7 +99,7 @@ func (s *Store) meet(ctx context.Context, org fleet.OrgID, keys []string, g Sigh
 				err = s.spreadOptOuts(ctx, ids)
 			}
 		default:
-			return s.remember(ctx, contacts[ids[0]], merged, g)
+			return s.remember(ctx, contacts[ids[0]], merged, learned, g)
 		}
 		if err != nil {
 			return Met{}, err
@@ -114,8 +116,8 @@ func (g Sighting) person() fleet.Person {
 }
 
 // remember writes down what was told of a contact, as far as it is news, and tells of a person who has become
-// known under another name.
-func (s *Store) remember(ctx context.Context, k Known, merged []fleet.Contact, g Sighting) (Met, error) {
+// known under another name. Chats that waited under a name of nobody become the person's.
+func (s *Store) remember(ctx context.Context, k Known, merged []fleet.Contact, learned []string, g Sighting) (Met, error) {
 	before := k.Contact
 	k.Phone = cmp.Or(g.Person.Phone, k.Phone, g.Asked)
 	k.LID = cmp.Or(g.Person.LID, k.LID)
@@ -137,6 +139,11 @@ func (s *Store) remember(ctx context.Context, k Known, merged []fleet.Contact, g
 			met.Merged = append(met.Merged, m.Key)
 		}
 	}
+	former := slices.DeleteFunc(append(learned, met.Merged...), func(key string) bool { return key == k.Key })
+	slices.Sort(former)
+	if err := s.moveChats(ctx, k.Contact, slices.Compact(former)); err != nil {
+		return met, err
+	}
 	if k.Contact == before && len(merged) == 0 {
 		return met, nil
 	}
@@ -146,9 +153,6 @@ func (s *Store) remember(ctx context.Context, k Known, merged []fleet.Contact, g
 		return met, err
 	}
 	if err := s.moveMessages(ctx, k.Contact, append(slices.Clone(met.Merged), k.Key)); err != nil {
-		return met, err
-	}
-	if err := s.moveChats(ctx, k.Contact, met.Merged); err != nil {
 		return met, err
 	}
 	data := fleet.EventData{Contact: k.ID}

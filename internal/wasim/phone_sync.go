@@ -55,7 +55,7 @@ func (p *Phone) knownContacts() map[string]string {
 	return maps.Clone(p.contacts)
 }
 
-// bootstrapHistory tells the LIDs of the account and its contacts.
+// bootstrapHistory tells the LIDs of the account and its contacts, and the tokens that people gave it.
 func (p *Phone) bootstrapHistory(contacts map[string]string) *waHistorySync.HistorySync {
 	h := history(waHistorySync.HistorySync_INITIAL_BOOTSTRAP)
 	p.srv.mu.Lock()
@@ -69,6 +69,12 @@ func (p *Phone) bootstrapHistory(contacts map[string]string) *waHistorySync.Hist
 	for _, a := range known {
 		h.PhoneNumberToLidMappings = append(h.PhoneNumberToLidMappings, &waHistorySync.PhoneNumberToLIDMapping{
 			PnJID: proto.String(a.jid(false, 0).String()), LidJID: proto.String(a.jid(true, 0).String()),
+		})
+	}
+	for _, pn := range sortedKeys(p.account.trusted) {
+		given := p.account.trusted[pn]
+		h.Conversations = append(h.Conversations, &waHistorySync.Conversation{
+			ID: proto.String(p.srv.byPN[pn].jid(true, 0).String()), TcToken: given.token, TcTokenTimestamp: proto.Uint64(uint64(given.at.Unix())), //nolint:gosec // a time after 1970
 		})
 	}
 	return h

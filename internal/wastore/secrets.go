@@ -5,8 +5,11 @@ import (
 	"slices"
 	"time"
 
-	"go.mau.fi/whatsmeow/store"
+	wmstore "go.mau.fi/whatsmeow/store"
 	"go.mau.fi/whatsmeow/types"
+
+	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/store"
 )
 
 // ---- message secrets
@@ -21,7 +24,7 @@ func (s *deviceStore) PutMessageSecret(ctx context.Context, chat, sender types.J
 	return s.f.write(ctx, putMessageSecret, s.jid, chat.ToNonAD().String(), sender.ToNonAD().String(), id, secret)
 }
 
-func (s *deviceStore) PutMessageSecrets(ctx context.Context, inserts []store.MessageSecretInsert) error {
+func (s *deviceStore) PutMessageSecrets(ctx context.Context, inserts []wmstore.MessageSecretInsert) error {
 	if len(inserts) == 1 {
 		return s.PutMessageSecret(ctx, inserts[0].Chat, inserts[0].Sender, inserts[0].ID, inserts[0].Secret)
 	}
@@ -41,15 +44,15 @@ func (s *deviceStore) GetMessageSecret(ctx context.Context, chat, sender types.J
 // heldToken is a token, or that there is none: which holds only while no LID mapping is added, since
 // a token may be stored under the other name of the same person.
 type heldToken struct {
-	token *store.PrivacyToken
+	token *wmstore.PrivacyToken
 	lids  uint64
 }
 
-func (s *deviceStore) PutPrivacyTokens(ctx context.Context, tokens ...store.PrivacyToken) error {
+func (s *deviceStore) PutPrivacyTokens(ctx context.Context, tokens ...wmstore.PrivacyToken) error {
 	// One statement can't write a row twice, and none can write nothing.
-	latest := make([]store.PrivacyToken, 0, len(tokens))
+	latest := make([]wmstore.PrivacyToken, 0, len(tokens))
 	for _, t := range tokens {
-		i := slices.IndexFunc(latest, func(o store.PrivacyToken) bool { return o.User.ToNonAD() == t.User.ToNonAD() })
+		i := slices.IndexFunc(latest, func(o wmstore.PrivacyToken) bool { return o.User.ToNonAD() == t.User.ToNonAD() })
 		switch {
 		case i < 0:
 			latest = append(latest, t)
@@ -57,13 +60,17 @@ func (s *deviceStore) PutPrivacyTokens(ctx context.Context, tokens ...store.Priv
 			latest[i] = t
 		}
 	}
+	fresh := s.freshTokens(latest)
 	s.tokens.clear()
 	s.f.changing(ctx, &s.tokens)
 	err := s.f.do(ctx, func(ctx context.Context) error {
 		if len(latest) == 0 {
 			return nil
 		}
-		return s.raw.PutPrivacyTokens(ctx, latest...)
+		if err := s.raw.PutPrivacyTokens(ctx, latest...); err != nil {
+			return err
+		}
+		return s.warm(ctx, fresh)
 	})
 	if err == nil {
 		s.f.committed(ctx, s.tokens.clear)
@@ -71,7 +78,34 @@ func (s *deviceStore) PutPrivacyTokens(ctx context.Context, tokens ...store.Priv
 	return err
 }
 
-func (s *deviceStore) GetPrivacyToken(ctx context.Context, user types.JID) (*store.PrivacyToken, error) {
+// freshTokens are those that make somebody warm: not what is too old to be shown, and not what whatsmeow only writes
+// again because we gave that person a token of ours.
+func (s *deviceStore) freshTokens(tokens []wmstore.PrivacyToken) []wmstore.PrivacyToken {
+	now := time.Now()
+	return slices.DeleteFunc(slices.Clone(tokens), func(t wmstore.PrivacyToken) bool {
+		have, ok := s.tokens.get(t.User.ToNonAD())
+		return len(t.Token) == 0 || now.Sub(t.Timestamp) >= fleet.WarmFor || ok && have.token != nil && have.token.Timestamp.Equal(t.Timestamp)
+	})
+}
+
+// warm lets routers know who gave this session a token, in the transaction that stores it.
+func (s *deviceStore) warm(ctx context.Context, tokens []wmstore.PrivacyToken) error {
+	people := make([]store.Token, 0, len(tokens))
+	for _, t := range tokens {
+		other, err := s.f.c.lids.other(ctx, t.User.ToNonAD())
+		if err != nil {
+			return err
+		}
+		p := fleet.Person{Phone: t.User.User, LID: other.User}
+		if t.User.Server == types.HiddenUserServer {
+			p = fleet.Person{Phone: other.User, LID: t.User.User}
+		}
+		people = append(people, store.Token{Person: p, At: t.Timestamp})
+	}
+	return s.f.c.store.KeepTokens(ctx, s.f.term.SessionID, people)
+}
+
+func (s *deviceStore) GetPrivacyToken(ctx context.Context, user types.JID) (*wmstore.PrivacyToken, error) {
 	if err := s.f.check(ctx); err != nil {
 		return nil, err
 	}
@@ -99,7 +133,7 @@ func (s *deviceStore) GetPrivacyToken(ctx context.Context, user types.JID) (*sto
 }
 
 // cloneToken: whatsmeow writes into the token that it gets.
-func cloneToken(t *store.PrivacyToken) *store.PrivacyToken {
+func cloneToken(t *wmstore.PrivacyToken) *wmstore.PrivacyToken {
 	if t == nil {
 		return nil
 	}

@@ -71,7 +71,7 @@ func (l *lane) stranger(ctx context.Context, item *store.LaneItem, res *store.Re
 		return
 	}
 	for i := range chats {
-		if chats[i].SessionID == l.term.SessionID && chats[i].Warm(time.Now()) {
+		if chats[i].SessionID == l.term.SessionID && chats[i].Warm(time.Now(), l.g.v.w.o.WarmFor) {
 			return // no stranger: WhatsApp's own mistake, or a token that was lost
 		}
 	}

@@ -265,3 +265,62 @@ func TestARefusedStrangerGetsOneTryOnAnotherNumberAndTheLockIsToldOnce(t *testin
 		}
 	})
 }
+
+func TestATokenMakesWhoGaveItNoStrangerOnWhateverWorkerTheSessionIs(t *testing.T) {
+	const history, stranger = "5511900000401", "5511900000402"
+	bubble(t, func(t *testing.T, w *world) {
+		locked := wasim.Enforcement{Tokens: true, TimeLock: &wasim.TimeLock{}}
+		w.sim.SetEnforcement(number1, wasim.Enforcement{Tokens: true})
+		w.person(number1)
+		writes := func(pn string) {
+			t.Helper()
+			w.person(pn)
+			if _, err := w.sim.Phone(pn).SendText(t.Context(), number1, "hi"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		chat := func(s fleet.Session, pn string) fleet.Chat {
+			t.Helper()
+			chats, err := w.st.Chats(t.Context(), pn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range chats {
+				if c.SessionID == s.ID {
+					return c
+				}
+			}
+			return fleet.Chat{}
+		}
+		writes(history) // before the number is linked: its token comes with the history
+		p1 := w.start("w1")
+		s := w.paired(number1)
+		writes(person1)
+		w.await("the message", func() bool { return w.came() == 1 })
+		if c := chat(s, history); c.TokenAt.IsZero() || !c.LastInAt.IsZero() {
+			t.Errorf("chat of who wrote before = %+v, want a token alone", c)
+		}
+		if c := chat(s, person1); c.TokenAt.IsZero() || c.LastInAt.IsZero() {
+			t.Errorf("chat of who wrote = %+v, want a token and a message", c)
+		}
+		p1.stop()
+		w.start("w2")
+		w.await("the new owner", func() bool {
+			return w.row(s.ID).Observed == fleet.ObservedConnected && w.row(s.ID).LeaseOwner == "w2/1"
+		})
+		w.sim.SetEnforcement(number1, locked)
+		w.await("the lock", func() bool { return w.row(s.ID).ColdUntil.After(time.Now()) })
+		o := w.api(0)
+		for _, pn := range []string{history, person1} {
+			// WhatsApp refuses every message that doesn't show the recipient's token.
+			if m := w.becomes(w.accepted(o, pn).ID, fleet.StatusDelivered); m.Opened {
+				t.Errorf("the message to %s counts as a new chat", pn)
+			}
+		}
+		w.person(stranger)
+		_, err := o.Accept(t.Context(), w.request(stranger, "hello"))
+		if coded, _ := errors.AsType[*fleet.CodedError](err); coded == nil || coded.Code != "NONE_ELIGIBLE" {
+			t.Errorf("Accept for a stranger = %v, want NONE_ELIGIBLE", err)
+		}
+	})
+}

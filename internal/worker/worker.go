@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,7 @@ type Options struct {
 	Batch    int           // RESTORE_CONCURRENCY, 10: claims at a time, and sockets being opened at a time
 	Max      int           // WORKER_MAX_SESSIONS, 500
 	ClaimAll bool          // the embedded start: this process is alone, so expiry doesn't matter
+	WarmFor  time.Duration // how long who wrote to a number is no stranger to it, fleet.WarmFor
 
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -84,6 +86,7 @@ func New(o Options) *Worker {
 	if o.Max <= 0 {
 		o.Max = 500
 	}
+	o.WarmFor = cmp.Or(o.WarmFor, fleet.WarmFor)
 	w := &Worker{
 		o:         o,
 		log:       o.Log.With(slog.String("worker", o.Owner)),
