@@ -163,6 +163,32 @@ func TestEveryAdminChangeIsInTheAuditLog(t *testing.T) {
 	}
 }
 
+func TestRatesAreSetOnSessionsOrganizationsAndProjectsPartByPart(t *testing.T) {
+	f := sqliteFixture(t)
+	project, err := f.store.DefaultProject(t.Context(), "org-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{
+		"/api/admin/sessions/org-a-01", "/api/admin/organizations/org-a", "/api/admin/organizations/org-a/projects/" + string(project),
+	} {
+		rate := func(view map[string]any) [2]any { return [2]any{view["ratePerMinute"], view["rateBurst"]} }
+		if got := rate(f.must("admin", "GET", path, nil)); got != [2]any{0.0, 0.0} {
+			t.Errorf("%s: rate %v at first, want no limit", path, got)
+		}
+		f.must("admin", "PATCH", path, `{"ratePerMinute":60,"rateBurst":5}`)
+		f.must("admin", "PATCH", path, `{"ratePerMinute":90}`)
+		if got := rate(f.must("admin", "GET", path, nil)); got != [2]any{90.0, 5.0} {
+			t.Errorf("%s: rate %v, want 90 a minute and 5 at once", path, got)
+		}
+		for _, bad := range []string{`{"ratePerMinute":-1}`, `{"rateBurst":1.5}`, `{"ratePerMinute":10000001}`} {
+			if a := f.do("admin", "PATCH", path, bad); a.status != http.StatusUnprocessableEntity {
+				t.Errorf("PATCH %s %s = %d, want 422", path, bad, a.status)
+			}
+		}
+	}
+}
+
 func TestAuditLogPagesFromTheNewest(t *testing.T) {
 	f := sqliteFixture(t)
 	for i := range 5 {

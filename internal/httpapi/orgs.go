@@ -15,12 +15,13 @@ import (
 
 // Organization is an organization as the operator sees it.
 type Organization struct {
-	OrgID     fleet.OrgID    `json:"orgId" example:"org-a"`
-	Label     string         `json:"label" example:"Example Ltd"`
-	Strategy  fleet.Strategy `json:"strategy" enum:"weighted,priority,round-robin" doc:"How the router orders the sessions that may send."`
-	TimeZone  string         `json:"timeZone" doc:"Its months, for quotas, begin there." example:"America/Sao_Paulo"`
-	Affinity  int            `json:"affinityTtlSeconds" doc:"How long a person keeps the number that wrote to them last." example:"86400"`
-	CreatedAt *time.Time     `json:"createdAt"`
+	OrgID    fleet.OrgID    `json:"orgId" example:"org-a"`
+	Label    string         `json:"label" example:"Example Ltd"`
+	Strategy fleet.Strategy `json:"strategy" enum:"weighted,priority,round-robin" doc:"How the router orders the sessions that may send."`
+	TimeZone string         `json:"timeZone" doc:"Its months, for quotas, begin there." example:"America/Sao_Paulo"`
+	Affinity int            `json:"affinityTtlSeconds" doc:"How long a person keeps the number that wrote to them last." example:"86400"`
+	Rate
+	CreatedAt *time.Time `json:"createdAt"`
 }
 
 // OrganizationDetail also lists its sessions.
@@ -36,7 +37,8 @@ type OrganizationDetail struct {
 
 func organizationView(o fleet.Organization) Organization {
 	return Organization{
-		OrgID: o.ID, Label: o.Label, Strategy: o.Strategy, TimeZone: o.TimeZone, Affinity: int(o.AffinityTTL / time.Second), CreatedAt: when(o.CreatedAt),
+		OrgID: o.ID, Label: o.Label, Strategy: o.Strategy, TimeZone: o.TimeZone, Affinity: int(o.AffinityTTL / time.Second),
+		Rate: rateView(o.Rate), CreatedAt: when(o.CreatedAt),
 	}
 }
 
@@ -103,7 +105,7 @@ func registerOrganizations(api huma.API, d *deps) {
 	huma.Register(api, huma.Operation{
 		OperationID: "update-organization", Method: http.MethodPatch, Path: "/api/admin/organizations/{orgId}", Tags: tags,
 		Summary: "Change an organization", Security: adminSecurity,
-		Description: "Changes the label, the strategy, how long a person keeps their number, what counts about opt-outs, or its list of sessions: op \"add\" puts one of its sessions back at the end, " +
+		Description: "Changes the label, the strategy, how long a person keeps their number, how fast its projects together may ask for messages, what counts about opt-outs, or its list of sessions: op \"add\" puts one of its sessions back at the end, " +
 			"\"remove\" takes one out (it receives as before and never sends), \"reorder\" sets the order. It counts on the next send.",
 	}, func(ctx context.Context, in *struct {
 		OrgPath
@@ -156,6 +158,7 @@ type organizationChange struct {
 	Strategy           *fleet.Strategy `json:"strategy,omitempty" enum:"weighted,priority,round-robin"`
 	TimeZone           *string         `json:"timeZone,omitempty" maxLength:"64"`
 	AffinityTTLSeconds *int            `json:"affinityTtlSeconds,omitempty" minimum:"60" maximum:"31536000" doc:"How long a person keeps the number that wrote to them last; 86,400 at first." example:"86400"`
+	RateEdit
 	PeopleChange
 	Op        string              `json:"op,omitempty" enum:"add,remove,reorder"`
 	SessionID fleet.SessionSlug   `json:"sessionId,omitempty" doc:"With op \"add\" and \"remove\"." example:"org-a-04"`
@@ -163,7 +166,7 @@ type organizationChange struct {
 }
 
 func (b *organizationChange) change() (store.OrgChange, error) {
-	c := store.OrgChange{Label: b.Label, Strategy: b.Strategy, TimeZone: b.TimeZone}
+	c := store.OrgChange{Label: b.Label, Strategy: b.Strategy, TimeZone: b.TimeZone, RateMinute: b.RatePerMinute, RateBurst: b.RateBurst}
 	if b.AffinityTTLSeconds != nil {
 		ttl := time.Duration(*b.AffinityTTLSeconds) * time.Second
 		c.AffinityTTL = &ttl
@@ -198,7 +201,7 @@ func (b *organizationChange) change() (store.OrgChange, error) {
 	case "reorder":
 		c.Order = append([]fleet.SessionSlug{}, b.Sessions...)
 	default:
-		if b.Label == nil && b.Strategy == nil && b.TimeZone == nil && c.AffinityTTL == nil && c.People == nil {
+		if b.Label == nil && b.Strategy == nil && b.TimeZone == nil && c.AffinityTTL == nil && b.RateEdit == (RateEdit{}) && c.People == nil {
 			return c, errNothingToChange
 		}
 	}

@@ -22,16 +22,29 @@ type Project struct {
 
 // Entitlements are what a project may do.
 type Entitlements struct {
-	MonthlyQuota  int64 `json:"monthlyQuota" minimum:"0" maximum:"1000000000" doc:"Messages in a month of the organization's time zone. 0: no limit."`
-	MaxBacklog    int64 `json:"maxBacklog" minimum:"0" maximum:"1000000000" doc:"Messages that wait to be sent. 0: no limit."`
+	MonthlyQuota int64 `json:"monthlyQuota" minimum:"0" maximum:"1000000000" doc:"Messages in a month of the organization's time zone. 0: no limit."`
+	MaxBacklog   int64 `json:"maxBacklog" minimum:"0" maximum:"1000000000" doc:"Messages that wait to be sent. 0: no limit."`
+	Rate
+}
+
+// Rate is how fast messages are accepted.
+type Rate struct {
 	RatePerMinute int64 `json:"ratePerMinute" minimum:"0" maximum:"10000000" doc:"Messages accepted in a minute, on average. 0: no limit."`
 	RateBurst     int64 `json:"rateBurst" minimum:"0" maximum:"10000000" doc:"Of these, at once. 0: a minute's worth."`
 }
 
+// RateEdit changes it; what is missing stays as it is.
+type RateEdit struct {
+	RatePerMinute *int64 `json:"ratePerMinute,omitempty" minimum:"0" maximum:"10000000" doc:"Messages accepted in a minute, on average. 0: no limit."`
+	RateBurst     *int64 `json:"rateBurst,omitempty" minimum:"0" maximum:"10000000" doc:"Of these, at once. 0: a minute's worth."`
+}
+
+func rateView(r fleet.Rate) Rate { return Rate{int64(r.PerMinute), int64(r.Burst)} }
+
 func projectView(p fleet.Project) Project {
 	return Project{
 		ProjectID: p.ID, OrgID: p.OrgID, Name: p.Name, CreatedAt: when(p.CreatedAt),
-		Entitlements: Entitlements{MonthlyQuota: p.MonthlyQuota, MaxBacklog: p.MaxBacklog, RatePerMinute: p.RateMinute, RateBurst: p.RateBurst},
+		Entitlements: Entitlements{MonthlyQuota: p.MonthlyQuota, MaxBacklog: p.MaxBacklog, Rate: Rate{p.RateMinute, p.RateBurst}},
 	}
 }
 
@@ -43,10 +56,9 @@ type ProjectPath struct {
 
 // ProjectEdit is what an operator says of a project; what is missing stays as it is, or has no limit.
 type ProjectEdit struct {
-	MonthlyQuota  *int64 `json:"monthlyQuota,omitempty" minimum:"0" maximum:"1000000000"`
-	MaxBacklog    *int64 `json:"maxBacklog,omitempty" minimum:"0" maximum:"1000000000"`
-	RatePerMinute *int64 `json:"ratePerMinute,omitempty" minimum:"0" maximum:"10000000"`
-	RateBurst     *int64 `json:"rateBurst,omitempty" minimum:"0" maximum:"10000000"`
+	MonthlyQuota *int64 `json:"monthlyQuota,omitempty" minimum:"0" maximum:"1000000000" doc:"Messages in a month of the organization's time zone, from when it is set. 0: no limit."`
+	MaxBacklog   *int64 `json:"maxBacklog,omitempty" minimum:"0" maximum:"1000000000" doc:"Messages that wait to be sent. 0: no limit."`
+	RateEdit
 }
 
 func registerProjects(api huma.API, d *deps) {
@@ -101,7 +113,9 @@ func registerProjects(api huma.API, d *deps) {
 			return &reply[Project]{projectView(p)}, nil
 		})
 
-	huma.Register(api, operation(http.MethodPatch, "/{projectId}", "update-project", "Change a project"),
+	update := operation(http.MethodPatch, "/{projectId}", "update-project", "Change a project")
+	update.Description = "It counts on the next send."
+	huma.Register(api, update,
 		func(ctx context.Context, in *struct {
 			ProjectPath
 			Body struct {
@@ -119,8 +133,12 @@ func registerProjects(api huma.API, d *deps) {
 					return nil, err
 				}
 			}
-			p, err := d.store.UpdateProject(ctx, in.OrgID, in.ProjectID, store.ProjectChange{
-				Name: b.Name, MonthlyQuota: b.MonthlyQuota, MaxBacklog: b.MaxBacklog, RateMinute: b.RatePerMinute, RateBurst: b.RateBurst,
+			var p fleet.Project
+			err := d.outbound.Changing(ctx, in.OrgID, func() (err error) {
+				p, err = d.store.UpdateProject(ctx, in.OrgID, in.ProjectID, store.ProjectChange{
+					Name: b.Name, MonthlyQuota: b.MonthlyQuota, MaxBacklog: b.MaxBacklog, RateMinute: b.RatePerMinute, RateBurst: b.RateBurst,
+				})
+				return err
 			})
 			if err != nil {
 				return nil, err

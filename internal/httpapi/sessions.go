@@ -36,12 +36,13 @@ type Session struct {
 	RetryAt   *time.Time     `json:"retryAt,omitempty" doc:"When the next connect is due."`
 	Until     *time.Time     `json:"until,omitempty" doc:"End of a temporary ban."`
 
-	Attached       bool         `json:"attached" doc:"It is in its organization's list; one that was removed receives and never sends."`
-	Budget         Budget       `json:"budget" doc:"What it may send when warmed up."`
-	NewChatsPerDay int          `json:"newChatsPerDay" doc:"First messages to people who never wrote to it."`
-	Now            BudgetNow    `json:"budgetNow" doc:"The same at its age: a new number begins with a tenth and has all of it after 14 days."`
-	WarmupAt       *time.Time   `json:"warmupStartedAt,omitempty" doc:"When its number was first paired; missing: warmed up."`
-	Restricted     *Restriction `json:"restricted,omitempty" doc:"What WhatsApp does not let it do now."`
+	Attached       bool      `json:"attached" doc:"It is in its organization's list; one that was removed receives and never sends."`
+	Budget         Budget    `json:"budget" doc:"What it may send when warmed up."`
+	NewChatsPerDay int       `json:"newChatsPerDay" doc:"First messages to people who never wrote to it."`
+	Now            BudgetNow `json:"budgetNow" doc:"The same at its age: a new number begins with a tenth and has all of it after 14 days."`
+	Rate
+	WarmupAt   *time.Time   `json:"warmupStartedAt,omitempty" doc:"When its number was first paired; missing: warmed up."`
+	Restricted *Restriction `json:"restricted,omitempty" doc:"What WhatsApp does not let it do now."`
 
 	Phone    string     `json:"phone,omitempty" example:"+5511900000001"`
 	PushName string     `json:"pushName,omitempty"`
@@ -121,7 +122,7 @@ func sessionView(s fleet.Session) Session {
 		RetryAt: when(s.RetryAt), Until: when(s.Until),
 		PushName: s.PushName, Paired: s.CanLogin(), PairedAt: when(s.PairedAt), InviteID: s.InviteID,
 		Epoch: s.LeaseEpoch, Generation: s.Generation, CreatedAt: *when(s.CreatedAt),
-		Attached: !s.Detached, WarmupAt: when(s.WarmupAt),
+		Attached: !s.Detached, Rate: rateView(s.Rate), WarmupAt: when(s.WarmupAt),
 	}
 	now := time.Now()
 	budget, share := s.Budget.Or(fleet.DefaultBudget), s.EffectiveBudget(now)
@@ -227,7 +228,7 @@ func registerSessions(api huma.API, d *deps) {
 		OperationID: "update-session", Method: http.MethodPatch, Path: "/api/admin/sessions/{sessionId}", Tags: tags,
 		Summary: "Change a session", Security: adminSecurity,
 		Description: "paused takes it out of rotation without disconnecting it; desired stops or starts it, over every restart and failover. " +
-			"budget and newChatsPerDay are what it may send when warmed up; parts of a budget that are missing go back to the default. All of it counts on the next send.",
+			"budget and newChatsPerDay are what it may send when warmed up; parts of a budget that are missing go back to the default; ratePerMinute and rateBurst bound bursts within it. All of it counts on the next send.",
 	}, func(ctx context.Context, in *struct {
 		SessionPath
 		Body struct {
@@ -237,11 +238,12 @@ func registerSessions(api huma.API, d *deps) {
 
 			Budget         *BudgetChange `json:"budget,omitempty"`
 			NewChatsPerDay *int          `json:"newChatsPerDay,omitempty" minimum:"-1" maximum:"10000000" doc:"-1: the default."`
+			RateEdit
 		}
 	},
 	) (*reply[Session], error) {
 		b := in.Body
-		if b.Label == nil && b.Paused == nil && b.Desired == nil && b.Budget == nil && b.NewChatsPerDay == nil {
+		if b.Label == nil && b.Paused == nil && b.Desired == nil && b.Budget == nil && b.NewChatsPerDay == nil && b.RateEdit == (RateEdit{}) {
 			return nil, errNothingToChange
 		}
 		if b.Label != nil {
@@ -251,6 +253,7 @@ func registerSessions(api huma.API, d *deps) {
 		}
 		return d.changeSession(ctx, in.SessionID, store.SessionChange{
 			Label: b.Label, Paused: b.Paused, Desired: b.Desired, Budget: b.Budget.budget(), NewChatsPerDay: b.NewChatsPerDay,
+			RateMinute: b.RatePerMinute, RateBurst: b.RateBurst,
 		})
 	})
 

@@ -82,7 +82,8 @@ type OrgChange struct {
 	People   func(rules *fleet.PeopleRules) // changes them
 	Order    []fleet.SessionSlug            // a new list order: every session of the list exactly once, else ErrOrder
 
-	AffinityTTL *time.Duration
+	AffinityTTL           *time.Duration
+	RateMinute, RateBurst *int64 // how fast messages may be asked for
 	// Add puts a session of the organization back at the end of its list; another organization's is
 	// fleet.ErrConflict, one that is there already changes nothing.
 	Add fleet.SessionSlug
@@ -106,8 +107,9 @@ func (s *Store) UpdateOrganization(ctx context.Context, id fleet.OrgID, c OrgCha
 			ttl = &ms
 		}
 		out, err = scanOrg(s.row(ctx, `UPDATE organizations SET label = coalesce($2, label), strategy = coalesce($3, strategy),
-				time_zone = coalesce($4, time_zone), affinity_ttl = coalesce($5, affinity_ttl)
-			WHERE id = $1 AND deleted_at = 0 RETURNING `+orgColumns, id, c.Label, c.Strategy, c.TimeZone, ttl))
+				time_zone = coalesce($4, time_zone), affinity_ttl = coalesce($5, affinity_ttl),
+				rate_minute = coalesce($6, rate_minute), rate_burst = coalesce($7, rate_burst)
+			WHERE id = $1 AND deleted_at = 0 RETURNING `+orgColumns, id, c.Label, c.Strategy, c.TimeZone, ttl, c.RateMinute, c.RateBurst))
 		if err != nil {
 			return notFound(err)
 		}

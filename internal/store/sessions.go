@@ -321,6 +321,8 @@ type SessionChange struct {
 
 	Budget         *fleet.Budget // all of it but NewChatsPerDay; negative parts are the default's
 	NewChatsPerDay *int          // negative: the default
+
+	RateMinute, RateBurst *int64 // how fast it may take messages
 }
 
 // UpdateSession changes one session's configuration, or says fleet.ErrNotFound. It never touches
@@ -344,8 +346,8 @@ func (s *Store) UpdateSession(ctx context.Context, slug fleet.SessionSlug, c Ses
 		}
 		n, err := s.exec(ctx, `UPDATE sessions SET label = coalesce($2, label), paused = coalesce($3, paused), desired = coalesce($4, desired),
 				budget_minute = coalesce($5, budget_minute), budget_hour = coalesce($6, budget_hour), budget_day = coalesce($7, budget_day),
-				new_chats_day = coalesce($8, new_chats_day)
-			WHERE slug = $1 AND desired <> 'deleted'`, slug, c.Label, c.Paused, c.Desired, minute, hour, day, c.NewChatsPerDay)
+				new_chats_day = coalesce($8, new_chats_day), rate_minute = coalesce($9, rate_minute), rate_burst = coalesce($10, rate_burst)
+			WHERE slug = $1 AND desired <> 'deleted'`, slug, c.Label, c.Paused, c.Desired, minute, hour, day, c.NewChatsPerDay, c.RateMinute, c.RateBurst)
 		if err := exactlyOne(n, err); err != nil {
 			return err
 		}
