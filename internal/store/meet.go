@@ -68,7 +68,7 @@ func (s *Store) meet(ctx context.Context, org fleet.OrgID, keys []string, g Sigh
 	}
 	var merged []fleet.Contact
 	var learned []string // names that led to nobody before
-	for range 8 { // nearly always the first look is the last
+	for range 8 {        // nearly always the first look is the last
 		found, err := s.findContacts(ctx, names)
 		if err != nil {
 			return Met{}, err
