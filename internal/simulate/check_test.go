@@ -126,19 +126,24 @@ func (w *world) checkArrived(messages []fleet.Message) {
 }
 
 // checkOrder: of two messages that one session sent to one person the earlier was seen first, unless it was repeated (a later
-// message does not wait for ever), the phone could not read it at first and asked for it again, or another number was refused
-// to it before: it came to this session's lane behind what was accepted here meanwhile.
+// message does not wait for ever), the phone could not read it at first and asked for it again, or it was routed to this
+// session from another one, when the later one was accepted here already.
 func (w *world) checkOrder(messages []fleet.Message) {
-	retried := map[fleet.MessageID]bool{}
-	rows, err := w.st.DB().Query(w.t.Context(), `SELECT message_id FROM attempts WHERE kind='retry'`)
+	retried, behind := map[fleet.MessageID]bool{}, map[fleet.MessageID]int64{}
+	rows, err := w.st.DB().Query(w.t.Context(), `SELECT message_id, -1 FROM attempts WHERE kind='retry' UNION ALL SELECT id, behind FROM sim_reroutes`)
 	w.must(err)
 	for rows.Next() {
 		var id fleet.MessageID
-		w.must(rows.Scan(&id))
-		retried[id] = true
+		var seq int64
+		w.must(rows.Scan(&id, &seq))
+		if seq < 0 {
+			retried[id] = true
+		}
+		behind[id] = max(behind[id], seq)
 	}
 	w.must(rows.Err())
 	w.must(rows.Close())
+	came := func(m fleet.Message) int64 { return max(m.Seq, behind[m.ID]) } // to its session's lane
 	for _, p := range w.people {
 		at := map[string]int{}
 		for i, r := range p.phone.Received() {
@@ -146,15 +151,17 @@ func (w *world) checkOrder(messages []fleet.Message) {
 				at[r.ID] = i
 			}
 		}
-		last := map[fleet.SessionID]fleet.Message{}
+		earlier := map[fleet.SessionID][]fleet.Message{}
 		for _, m := range messages {
-			if _, seen := at[m.WAID]; m.ContactKey != p.pn || !seen || m.Repeats > 0 || m.Hops > 0 || retried[m.ID] {
+			if _, seen := at[m.WAID]; m.ContactKey != p.pn || !seen || m.Repeats > 0 || retried[m.ID] {
 				continue
 			}
-			if before, ok := last[m.SessionID]; ok && at[before.WAID] > at[m.WAID] {
-				w.problem("%s saw %s before %s, whose frames were %s", p.name, m.ClientRef, before.ClientRef, w.frames(before))
+			for _, before := range earlier[m.SessionID] {
+				if came(before) <= came(m) && at[before.WAID] > at[m.WAID] {
+					w.problem("%s saw %s before %s, whose frames were %s", p.name, m.ClientRef, before.ClientRef, w.frames(before))
+				}
 			}
-			last[m.SessionID] = m
+			earlier[m.SessionID] = append(earlier[m.SessionID], m)
 		}
 	}
 }
