@@ -131,6 +131,10 @@ func (s *servers) exhaustPool(ctx context.Context) error {
 	}
 	most := 0
 	err = s.admin(ctx, "outage", func(conn *pgx.Conn) error {
+		// The role's own limit ends transactions that are idle for longer than this process may be paused.
+		if _, err := conn.Exec(ctx, `SET idle_in_transaction_session_timeout=0`); err != nil {
+			return err
+		}
 		tx, err := conn.Begin(ctx)
 		if err != nil {
 			return err
