@@ -47,8 +47,11 @@ type heap struct {
 
 func readHeap() heap {
 	samples := []metrics.Sample{
-		{Name: "/gc/gogc:percent"}, {Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"},
-		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"},
+		{Name: "/gc/gogc:percent"},
+		{Name: "/gc/heap/allocs:bytes"},
+		{Name: "/gc/heap/live:bytes"},
+		{Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/memory/classes/heap/free:bytes"},
 	}
 	metrics.Read(samples)
 	n := func(i int) uint64 { return samples[i].Value.Uint64() }

@@ -1,5 +1,7 @@
 package pairing
 
+import "strings"
+
 // view is what a visitor sees.
 type view interface {
 	page() markup // all of it
@@ -222,15 +224,14 @@ func (v *numberView) scan() markup {
 }
 
 func (v *numberView) typed() markup {
-	spoken, shown := "", markup("")
+	var shown markup
 	for i, half := range v.Code {
-		spoken += half + " "
 		shown += when(i > 0, `<span class="dash" aria-hidden="true">–</span>`) + fill("<span>%</span>", half)
 	}
 	return fill(`%<p class="code" id="code" aria-label="%" data-over-after="%">%</p>
 %
 %
-%`, v.heading("type.title"), spoken, v.Seconds(), shown, v.timer("type.timer.before", "type.timer.after"),
+%`, v.heading("type.title"), strings.Join(v.Code, " "), v.Seconds(), shown, v.timer("type.timer.before", "type.timer.after"),
 		v.steps("type.step1", "type.step2", "type.step3"), v.otherWays())
 }
 

