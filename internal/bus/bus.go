@@ -31,6 +31,8 @@ const (
 	// TopicUnassigned wakes the claim loop of every worker: a session without a live owner has work.
 	// Payload: session id.
 	TopicUnassigned = "wa-unassigned"
+	// TopicDispatch wakes the dispatching job of the scheduler: a message wants another number. Payload: empty.
+	TopicDispatch = "dispatch"
 	// TopicWebhooks wakes the delivery loop. Payload: organization id or empty.
 	TopicWebhooks = "webhooks"
 	// TopicMessage says that a message's status changed. Payload: message id.

@@ -166,7 +166,7 @@ func (pr *process) addWebhooks() {
 // addScheduler adds the periodic jobs.
 func (pr *process) addScheduler() {
 	s := scheduler.New(scheduler.Options{
-		Store: pr.store, Holder: pr.owner, Log: pr.log, Registerer: pr.registry,
+		Store: pr.store, Bus: pr.bus, Holder: pr.owner, Log: pr.log, Registerer: pr.registry,
 		Jobs: scheduler.Jobs(scheduler.JobOptions{
 			Store: pr.store, Bus: pr.bus, Outbound: pr.out(), Log: pr.log, Registerer: pr.registry,
 			Retention: scheduler.Retention{
@@ -175,6 +175,7 @@ func (pr *process) addScheduler() {
 				Attempts:    days(pr.cfg.RetentionAttemptsDays),
 				Idempotency: days(pr.cfg.RetentionIdempotencyDays),
 				Commands:    days(pr.cfg.RetentionCommandsDays),
+				Chats:       days(pr.cfg.RetentionChatsDays),
 			},
 			PurgeBuffered: func(ctx context.Context, limit int) (int, error) {
 				return wastore.PurgeBufferedHashes(ctx, pr.store, time.Now().Add(-wastore.BufferRetention), limit)

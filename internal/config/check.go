@@ -94,6 +94,7 @@ func (c *Config) Check() error {
 	}
 	atLeast("RETENTION_ATTEMPTS_DAYS", c.RetentionAttemptsDays, 2)
 	atLeast("RETENTION_IDEMPOTENCY_DAYS", c.RetentionIdempotencyDays, 1)
+	atLeast("RETENTION_CHATS_DAYS", c.RetentionChatsDays, 28) // longer than anybody is warm
 	atLeast("RETENTION_COMMANDS_DAYS", c.RetentionCommandsDays, 1)
 	return join(errs)
 }

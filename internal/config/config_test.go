@@ -58,7 +58,7 @@ func TestDefaultsAreTheDocumentedOnesAndPass(t *testing.T) {
 		Routing: Routing{HealthMin: 30, HealthPenalty: 20, HealthReward: 5, WarmDays: 28},
 		Worker:  Worker{WorkerMaxSessions: 500, RestoreConcurrency: 10, LeaseTTL: 30 * time.Second, LeaseBeat: 10 * time.Second},
 		Retention: Retention{
-			RetentionMessagesDays: 90, RetentionEventsDays: 30, RetentionAttemptsDays: 7, RetentionIdempotencyDays: 2, RetentionCommandsDays: 7,
+			RetentionMessagesDays: 90, RetentionEventsDays: 30, RetentionAttemptsDays: 7, RetentionIdempotencyDays: 2, RetentionChatsDays: 365, RetentionCommandsDays: 7,
 		},
 		Logging: Logging{LogFormat: "text", LogLevel: slog.LevelInfo},
 	}

@@ -117,7 +117,7 @@ func (h *Handler) keep(ctx context.Context, term fleet.Term, org fleet.OrgID, m 
 		h.wrote(org, met.Key, m.SessionID)
 	}
 	if confirmed {
-		h.nudge(ctx, bus.TopicSend, string(m.SessionID))
+		h.nudge(ctx, bus.TopicDispatch, "")
 	}
 	if data.Consent != fleet.ConsentNone {
 		h.log.InfoContext(ctx, "opt-out keyword", slog.String("org_id", string(org)), slog.String("consent", string(data.Consent)),

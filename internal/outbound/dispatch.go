@@ -61,6 +61,9 @@ func (o *Outbound) dispatch(ctx context.Context, stray store.Stray) (int, error)
 	for i := range messages {
 		m := &messages[i]
 		send := router.Send{Org: m.OrgID, Project: m.ProjectID, Key: m.ContactKey, Wait: time.Until(m.ExpiresAt), Only: to}
+		if m.Exempt { // it answers what somebody wrote to this number
+			send.Only = m.SessionID
+		}
 		if m.Hops > 0 {
 			send.Avoid = m.SessionID
 		}

@@ -33,6 +33,7 @@ type Retention struct {
 	Attempts    time.Duration // at least 25 h
 	Idempotency time.Duration
 	Commands    time.Duration
+	Chats       time.Duration // at least fleet.WarmFor
 }
 
 // JobOptions of Jobs.
@@ -62,7 +63,10 @@ func Jobs(o JobOptions) []Job {
 	}
 	return []Job{
 		{Name: "suppress-parked", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.SuppressParked)},
-		{Name: "dispatch", Every: 5 * time.Second, Hold: time.Minute, Run: func(ctx context.Context) (int, error) { return o.Outbound.Dispatch(ctx, dispatchSize) }},
+		{
+			Name: "dispatch", Every: 5 * time.Second, Hold: time.Minute, Wake: bus.TopicDispatch,
+			Run: func(ctx context.Context) (int, error) { return o.Outbound.Dispatch(ctx, dispatchSize) },
+		},
 		{Name: "give-back", Every: 10 * time.Second, Hold: 30 * time.Second, Run: func(ctx context.Context) (int, error) { return drain(ctx, o.Outbound.GiveBackOwed) }},
 		{Name: "rebase-backlogs", Every: time.Minute, Hold: 30 * time.Second, Run: o.Outbound.Rebase},
 		{Name: "expire-messages", Every: 10 * time.Second, Hold: 30 * time.Second, Run: o.telling(o.Store.ExpireQueued)},
@@ -151,6 +155,7 @@ func (o *JobOptions) retain(ctx context.Context) (int, error) {
 		older(o.Retention.Attempts, o.Store.PurgeAttempts),
 		older(o.Retention.Idempotency, o.Store.PurgeIdempotency),
 		older(o.Retention.Commands, o.Store.PurgeCommands),
+		older(o.Retention.Chats, o.Store.PurgeChats),
 		o.PurgeBuffered,
 	} {
 		n, err := drain(ctx, batch)

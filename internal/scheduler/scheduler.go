@@ -20,11 +20,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/store"
 )
 
@@ -41,6 +44,8 @@ type Job struct {
 	Every time.Duration
 	// Hold is how long a slot is held at most. Run's context ends a tenth of it earlier.
 	Hold time.Duration
+	// Wake is a topic of the bus whose nudges make a slot due at once; "" = none.
+	Wake string
 	// Run does what is due now and returns how many rows it changed.
 	Run func(ctx context.Context) (int, error)
 }
@@ -48,7 +53,8 @@ type Job struct {
 // Options of New.
 type Options struct {
 	Store      *store.Store
-	Holder     string // unique per process and start
+	Bus        bus.Bus // nil: nobody nudges
+	Holder     string  // unique per process and start
 	Jobs       []Job
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: no metrics
@@ -74,6 +80,9 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	defer running.Wait()
 	busy := map[string]bool{}
 	ended := make(chan string, len(s.Jobs))
+	woken, stop := s.listen(ctx)
+	defer stop()
+	again := map[string]bool{} // nudged while their slot was worked on, or could not be made due
 	ensured := false
 	for ctx.Err() == nil {
 		wait := lookAgain
@@ -82,6 +91,11 @@ func (s *Scheduler) Run(ctx context.Context) error {
 				s.warn(ctx, "schedules can't be written", err)
 			} else {
 				ensured = true
+			}
+		}
+		for name := range again {
+			if !busy[name] && s.hasten(ctx, name) {
+				delete(again, name)
 			}
 		}
 		if ensured {
@@ -113,11 +127,48 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		case name := <-ended:
 			delete(busy, name)
+		case name := <-woken:
+			again[name] = true
 		case <-timer.C:
 		}
 		timer.Stop()
 	}
 	return nil
+}
+
+// listen gives the names of jobs that somebody nudged. What is published while a nudge waits to be heard is the
+// same nudge.
+func (s *Scheduler) listen(ctx context.Context) (woken <-chan string, stop func()) {
+	heard := make(chan string, len(s.Jobs))
+	jobs := map[string]string{}
+	for _, job := range s.Jobs {
+		if job.Wake != "" {
+			jobs[job.Wake] = job.Name
+		}
+	}
+	if s.Bus == nil || len(jobs) == 0 {
+		return heard, func() {}
+	}
+	stop, err := s.Bus.Subscribe(ctx, func(topic, _ string) {
+		select {
+		case heard <- jobs[topic]:
+		default:
+		}
+	}, slices.Sorted(maps.Keys(jobs))...)
+	if err != nil {
+		s.warn(ctx, "no nudges are heard", err)
+		return heard, func() {}
+	}
+	return heard, stop
+}
+
+// hasten makes a job's next slot due now, and reports whether that need not be tried again.
+func (s *Scheduler) hasten(ctx context.Context, name string) bool {
+	err := s.Store.HastenSlot(ctx, name)
+	if err != nil {
+		s.warn(ctx, "slot can't be made due", err, slog.String("job", name))
+	}
+	return err == nil
 }
 
 func (s *Scheduler) ensure(ctx context.Context) error {

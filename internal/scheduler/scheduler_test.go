@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/store/storetest"
 	"github.com/wafleet/wafleet/internal/testkit"
@@ -61,6 +62,66 @@ func TestTwoSchedulersRunEachSlotOnce(t *testing.T) {
 		}
 		stopA()
 		stopB()
+	})
+}
+
+func TestANudgeMakesASlotDueAtOnceAlsoWhileItIsWorkedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		url := storetest.SQLiteURL(t)
+		b := bus.NewLocal()
+		defer func() { _ = b.Close() }()
+		var n, other atomic.Int64
+		hold := make(chan struct{}, 10)
+		job := Job{Name: "job", Every: time.Hour, Hold: time.Hour, Wake: "look", Run: func(context.Context) (int, error) {
+			n.Add(1)
+			<-hold
+			return 1, nil
+		}}
+		unnudged := Job{Name: "other", Every: time.Hour, Hold: time.Hour, Run: func(context.Context) (int, error) {
+			other.Add(1)
+			return 1, nil
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		var done sync.WaitGroup
+		for _, holder := range []string{"a", "b"} {
+			s := New(Options{Store: storetest.Open(t, url), Bus: b, Holder: holder, Jobs: []Job{job, unnudged}, Log: slog.New(slog.DiscardHandler)})
+			done.Go(func() {
+				if err := s.Run(ctx); err != nil {
+					t.Errorf("Run = %v, want nil", err)
+				}
+			})
+		}
+		ran := func(want int64) {
+			t.Helper()
+			time.Sleep(time.Millisecond) // fake: everybody has done what there is to do
+			if got := n.Load(); got != want {
+				t.Errorf("%d runs, want %d", got, want)
+			}
+		}
+		nudge := func() {
+			if err := b.Publish(t.Context(), "look", ""); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		ran(1) // the first slot
+		nudge()
+		ran(1)
+		hold <- struct{}{}
+		ran(2) // once the first was through
+		hold <- struct{}{}
+		ran(2)
+		nudge()
+		ran(3)
+		hold <- struct{}{}
+		time.Sleep(time.Minute)
+		ran(3)
+		if got := other.Load(); got != 1 {
+			t.Errorf("%d runs of the job that nobody nudged, want 1", got)
+		}
+		cancel()
+		close(hold)
+		done.Wait()
 	})
 }
 

@@ -267,13 +267,13 @@ func startScheduler(in *instance) func(context.Context) {
 	w := in.s.w
 	const long = 1000 * time.Hour
 	v := scheduler.New(scheduler.Options{
-		Store: in.st, Holder: in.name, Log: in.log,
+		Store: in.st, Bus: w.bus, Holder: in.name, Log: in.log,
 		Jobs: scheduler.Jobs(scheduler.JobOptions{
 			Store: in.st, Bus: w.bus, Log: in.log,
 			Outbound: outbound.New(outbound.Options{
 				Store: in.st, Router: router.New(router.Options{Store: in.st, Ledger: w.ledger}), Ledger: w.ledger, Bus: w.bus, Log: in.log,
 			}),
-			Retention: scheduler.Retention{Messages: long, Events: long, Attempts: long, Idempotency: long, Commands: long},
+			Retention: scheduler.Retention{Messages: long, Events: long, Attempts: long, Idempotency: long, Commands: long, Chats: long},
 			PurgeBuffered: func(ctx context.Context, limit int) (int, error) {
 				return wastore.PurgeBufferedHashes(ctx, in.st, time.Now().Add(-wastore.BufferRetention), limit)
 			},

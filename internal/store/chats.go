@@ -182,9 +182,9 @@ func (s *Store) KeepTokens(ctx context.Context, session fleet.SessionID, tokens 
 	return nil
 }
 
-// moveChats gives a person's chats with an organization's sessions the match key that counts now. Of two chats
-// with one session the earliest first and the latest last times count.
-func (s *Store) moveChats(ctx context.Context, c fleet.Contact, former []string) error {
+// moveChats gives a person's chats with an organization's sessions, or with all that there are, the match key that
+// counts now. Of two chats with one session the earliest first and the latest last times count.
+func (s *Store) moveChats(ctx context.Context, org fleet.OrgID, key string, former []string) error {
 	first := func(at string) string {
 		return at + `=CASE WHEN chats.` + at + `=0 OR excluded.` + at + `>0 AND excluded.` + at + `<chats.` + at + ` THEN excluded.` + at + ` ELSE chats.` + at + ` END`
 	}
@@ -199,26 +199,41 @@ func (s *Store) moveChats(ctx context.Context, c fleet.Contact, former []string)
 		LastIn   int64           `json:"last_in"`
 		Token    int64           `json:"token"`
 	}
-	for _, key := range former {
+	for _, old := range former {
 		var moved []arg // nearly always none
 		err := s.query(ctx, func(row dbutil.Scannable) error {
 			var m arg
 			err := row.Scan(&m.Session, &m.FirstOut, &m.LastOut, &m.FirstIn, &m.LastIn, &m.Token)
 			moved = append(moved, m)
 			return err
-		}, `DELETE FROM chats WHERE contact_key=$2 AND session_id IN (SELECT id FROM sessions WHERE org_id=$1)
-			RETURNING session_id, first_out_at, last_out_at, first_in_at, last_in_at, token_at`, c.OrgID, key)
+		}, `DELETE FROM chats WHERE contact_key=$2 AND ($1='' OR session_id IN (SELECT id FROM sessions WHERE org_id=$1))
+			RETURNING session_id, first_out_at, last_out_at, first_in_at, last_in_at, token_at`, string(org), old)
 		if err == nil && len(moved) > 0 {
 			slices.SortFunc(moved, func(a, b arg) int { return cmp.Compare(a.Session, b.Session) })
 			_, err = s.exec(ctx, `INSERT INTO chats (contact_key, session_id, first_out_at, last_out_at, first_in_at, last_in_at, token_at)
 				SELECT $2, r.session, r.first_out, r.last_out, r.first_in, r.last_in, r.token
 				FROM @rows:$1(session text, first_out bigint, last_out bigint, first_in bigint, last_in bigint, token bigint)@ AS r WHERE TRUE ORDER BY r.session
 				ON CONFLICT (contact_key, session_id) DO UPDATE SET `+first("first_out_at")+`, `+last("last_out_at")+`, `+first("first_in_at")+`, `+
-				last("last_in_at")+`, `+last("token_at"), rowList(moved), c.Key)
+				last("last_in_at")+`, `+last("token_at"), rowList(moved), key)
 		}
 		if err != nil {
 			return fmt.Errorf("chats of one person: %w", err)
 		}
 	}
 	return nil
+}
+
+// chatAge is when a chat was last of use, word for word as in the index chats_age.
+const chatAge = `(CASE WHEN last_out_at>=last_in_at AND last_out_at>=token_at THEN last_out_at WHEN last_in_at>=token_at THEN last_in_at ELSE token_at END)`
+
+// PurgeChats deletes up to limit chats in which nobody wrote and no token came since a time, which is longer ago than
+// anybody is warm. Who hears from that number again is a new chat. It returns how many are gone.
+func (s *Store) PurgeChats(ctx context.Context, before time.Time, limit int) (int, error) {
+	n, err := s.exec(ctx, `WITH old AS MATERIALIZED (SELECT contact_key AS old_key, session_id AS old_session FROM chats
+			WHERE `+chatAge+`<CAST($1 AS BIGINT) ORDER BY `+chatAge+` LIMIT CAST($2 AS BIGINT) @skip@)
+		DELETE FROM chats WHERE (contact_key, session_id) IN (SELECT old_key, old_session FROM old)`, ms(before), limit)
+	if err != nil {
+		return 0, fmt.Errorf("purge chats: %w", err)
+	}
+	return int(n), nil
 }

@@ -107,6 +107,78 @@ func TestTwoContactsBecomeOneWhenWhatsAppTellsSo(t *testing.T) {
 	})
 }
 
+func TestWhoseALIDIsIsLearntInEveryOrganization(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		a := newLane(t, s, "org-a")
+		newOrg(t, s, "org-b")
+		b, err := s.CreateSession(t.Context(), store.NewSession{Org: "org-b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		byLID := meet(t, s, store.Sighting{Person: fleet.Person{LID: personLID}, Present: true})
+		decide(t, s, byLID.Known, store.Decision{Stop: true, Source: fleet.OptOutKeyword, At: time.Now()})
+		byPhone := meet(t, s, store.Sighting{Person: fleet.Person{Phone: personPhone}})
+		// In org-b nobody knows the person, who gave its number a token.
+		for _, id := range []fleet.SessionID{a.sess.ID, b.ID} {
+			token := store.Token{Person: fleet.Person{LID: personLID}, At: time.Now()}
+			if err := s.KeepTokens(t.Context(), id, []store.Token{token, {Person: token.Person, At: token.At.Add(-time.Hour)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		met, err := s.Learn(t.Context(), []fleet.Person{{Phone: personShort, LID: personLID}, {Phone: "5511900000399", LID: "100000000000399"}})
+		if err != nil || len(met) != 1 || met[0].OrgID != "org-a" || met[0].ID != byLID.ID || !slices.Equal(met[0].Merged, []string{"lid:" + personLID}) {
+			t.Fatalf("Learn = %+v, %v, want the older contact of org-a under the number", met, err)
+		}
+		if k := known(t, s, personPhone); k.ID != byLID.ID || !k.OptedOut || known(t, s, string(byPhone.ID)).ID != byLID.ID {
+			t.Errorf("the number leads to %+v, want the older contact, opted out", k)
+		}
+		chats, err := s.Chats(t.Context(), personPhone)
+		if err != nil || len(chats) != 2 || time.Since(chats[0].TokenAt) > time.Minute || time.Since(chats[1].TokenAt) > time.Minute {
+			t.Errorf("chats under the number = %+v, %v, want those of both organizations with the later token", chats, err)
+		}
+		if left, err := s.Chats(t.Context(), "lid:"+personLID); err != nil || len(left) != 0 {
+			t.Errorf("chats under the LID = %+v, %v, want none", left, err)
+		}
+		if again, err := s.Learn(t.Context(), []fleet.Person{{Phone: personShort, LID: personLID}}); err != nil || len(again) != 0 {
+			t.Errorf("the second time Learn = %+v, %v, want no news", again, err)
+		}
+	})
+}
+
+func TestChatsAreForgottenWhenNobodyHasUsedThemForLong(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		l := newLane(t, s, "org-a")
+		now := time.Now()
+		old, recent := now.Add(-400*24*time.Hour), now.Add(-24*time.Hour)
+		for key, at := range map[string][3]time.Time{ // out, in, token
+			"5511900000301": {old, old, old}, "5511900000302": {recent, old, old}, "5511900000303": {{}, recent, {}},
+			"5511900000304": {old, {}, recent}, "5511900000305": {{}, old, {}}, "5511900000306": {{}, {}, old},
+		} {
+			ms := func(t time.Time) int64 {
+				if t.IsZero() {
+					return 0
+				}
+				return t.UnixMilli()
+			}
+			if _, err := s.DB().Exec(t.Context(), `INSERT INTO chats (contact_key, session_id, first_out_at, last_out_at, first_in_at, last_in_at, token_at)
+				VALUES ($1, $2, $3, $3, $4, $4, $5)`, key, l.sess.ID, ms(at[0]), ms(at[1]), ms(at[2])); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := now.Add(-365 * 24 * time.Hour)
+		for _, want := range []int{2, 1, 0} {
+			if n, err := s.PurgeChats(t.Context(), before, 2); err != nil || n != want {
+				t.Fatalf("PurgeChats = %d, %v, want %d", n, err, want)
+			}
+		}
+		for key, want := range map[string]int{"5511900000301": 0, "5511900000302": 1, "5511900000303": 1, "5511900000304": 1, "5511900000305": 0, "5511900000306": 0} {
+			if chats, err := s.Chats(t.Context(), key); err != nil || len(chats) != want {
+				t.Errorf("chats of %s = %+v, %v, want %d", key, chats, err, want)
+			}
+		}
+	})
+}
+
 func TestAContactIsMadeOnceHoweverManyMeetIt(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		newOrg(t, s, "org-a")

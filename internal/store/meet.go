@@ -141,7 +141,7 @@ func (s *Store) remember(ctx context.Context, k Known, merged []fleet.Contact, l
 	}
 	former := slices.DeleteFunc(append(learned, met.Merged...), func(key string) bool { return key == k.Key })
 	slices.Sort(former)
-	if err := s.moveChats(ctx, k.Contact, slices.Compact(former)); err != nil {
+	if err := s.moveChats(ctx, k.OrgID, k.Key, slices.Compact(former)); err != nil {
 		return met, err
 	}
 	if k.Contact == before && len(merged) == 0 {

@@ -64,6 +64,15 @@ func (s *Store) DueSlot(ctx context.Context, name, holder string, lockFor time.D
 	return slot, true, nil
 }
 
+// HastenSlot makes a schedule's next slot due now. It does nothing where it is due already, or is being worked on.
+func (s *Store) HastenSlot(ctx context.Context, name string) error {
+	_, err := s.exec(ctx, `UPDATE schedules SET next_at=@now@ WHERE name=$1 AND next_at>@now@ AND locked_until<=@now@`, name)
+	if err != nil {
+		return fmt.Errorf("hasten %s: %w", name, err)
+	}
+	return nil
+}
+
 // FinishSlot ends a slot: the next one lies in the future, on the same beat, however many were missed.
 // false when the hold had ended and somebody else has it or finished it.
 func (s *Store) FinishSlot(ctx context.Context, slot Slot) (bool, error) {

@@ -18,6 +18,8 @@ import (
 type Stray struct {
 	SessionID  fleet.SessionID
 	ContactKey string
+	// Exempt says that it is the confirmation of an opt-out, which waits for none of the others: they don't leave.
+	Exempt bool
 }
 
 // strandedAfter is how long a session may be away before what waits for it goes to another one.
@@ -28,14 +30,14 @@ func (s *Store) Strays(ctx context.Context, limit int) ([]Stray, error) {
 	var out []Stray
 	scan := func(row dbutil.Scannable) error {
 		var v Stray
-		err := row.Scan(&v.SessionID, &v.ContactKey)
+		err := row.Scan(&v.SessionID, &v.ContactKey, &v.Exempt)
 		out = append(out, v)
 		return err
 	}
-	err := s.query(ctx, scan, `SELECT m.session_id, m.contact_key FROM messages m
+	err := s.query(ctx, scan, `SELECT m.session_id, m.contact_key, m.exempt FROM messages m
 		WHERE m.parked AND m.status='queued' AND m.due_at<=@now@ AND m.expires_at>@now@ ORDER BY m.due_at LIMIT CAST($1 AS BIGINT)`, limit)
 	if err == nil {
-		err = s.query(ctx, scan, `SELECT DISTINCT m.session_id, m.contact_key FROM sessions s
+		err = s.query(ctx, scan, `SELECT DISTINCT m.session_id, m.contact_key, m.exempt FROM sessions s
 			JOIN leases l ON l.session_id=s.id
 			JOIN messages m ON m.session_id=s.id AND m.status IN ('queued', 'sending')
 			WHERE (s.desired<>'running' OR s.paused OR s.detached OR s.observed IN ('logged_out', 'locked', 'banned', 'temp_banned', 'conflict', 'failed')
@@ -62,7 +64,7 @@ func (s *Store) StrayMessages(ctx context.Context, v Stray) ([]fleet.Message, er
 		}
 		return err
 	}, `SELECT `+messageColumns+` FROM messages m WHERE m.session_id=$1 AND m.contact_key=$2 AND m.status IN ('queued', 'sending')
-			AND m.due_at<=@now@ AND m.expires_at>@now@ ORDER BY m.seq LIMIT 500`, v.SessionID, v.ContactKey)
+			AND m.due_at<=@now@ AND m.expires_at>@now@ AND (m.exempt OR NOT $3) ORDER BY m.seq LIMIT 500`, v.SessionID, v.ContactKey, v.Exempt)
 	if err != nil {
 		return nil, fmt.Errorf("read stray messages of session %s: %w", v.SessionID, err)
 	}

@@ -1,6 +1,7 @@
 package wastore
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 
@@ -19,6 +20,9 @@ type Options struct {
 	Store      *store.Store
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: not exported
+	// Merged is told, after the commit, of contacts that became one because WhatsApp told whose LID one of them is;
+	// nil: nobody needs to know.
+	Merged func(ctx context.Context, met []store.Met)
 }
 
 // Container is whatsmeow's tables as one process sees them. It holds what is true for every
@@ -31,6 +35,7 @@ type Container struct {
 	lids     *lidMap
 	log      *slog.Logger
 	metrics  *metrics
+	merged   func(ctx context.Context, met []store.Met)
 	postgres bool
 }
 
@@ -44,9 +49,10 @@ func New(o Options) *Container {
 		store: o.Store, db: db, ring: o.Store.Ring(),
 		// Its log lines carry phone numbers, and say nothing that an error does not.
 		raw:      sqlstore.NewWithWrappedDB(db, waLog.Noop),
-		lids:     newLIDMap(db),
+		lids:     newLIDMap(o.Store),
 		log:      o.Log,
 		metrics:  newMetrics(o.Registerer),
+		merged:   o.Merged,
 		postgres: o.Store.Postgres(),
 	}
 	o.Store.WriteKeysWith(c.writeKeys)

@@ -15,6 +15,7 @@ import (
 	wmstore "go.mau.fi/whatsmeow/store"
 	"go.mau.fi/whatsmeow/types"
 
+	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/store"
 )
 
@@ -23,6 +24,7 @@ import (
 // that a mapping was missing, which another process may have written since.
 type lidMap struct {
 	db      *dbutil.Database
+	store   *store.Store
 	version atomic.Uint64 // goes up with every mapping written here
 	toLID   cache[string, string]
 	toPN    cache[string, string]
@@ -31,8 +33,8 @@ type lidMap struct {
 // lidsMax bounds the map's memory to some tens of megabytes.
 const lidsMax = 200_000
 
-func newLIDMap(db *dbutil.Database) *lidMap {
-	m := &lidMap{db: db}
+func newLIDMap(s *store.Store) *lidMap {
+	m := &lidMap{db: s.DB(), store: s}
 	m.toLID.max, m.toPN.max = lidsMax, lidsMax
 	return m
 }
@@ -102,21 +104,26 @@ func (m *lidMap) many(ctx context.Context, pns []string) (map[string]string, err
 	return out, err
 }
 
-// put writes the mappings that are not stored like this already, in one order for all processes.
-func (m *lidMap) put(ctx context.Context, mappings []wmstore.LIDMapping) error {
+// put writes the mappings that are not stored like this already, in one order for all processes, and makes one
+// contact of what organizations know by both names. It returns the contacts that go by another match key now.
+func (m *lidMap) put(ctx context.Context, mappings []wmstore.LIDMapping) (met []store.Met, err error) {
 	pns := make([]string, len(mappings))
 	for i, p := range mappings {
 		pns[i] = p.PN.User
 	}
 	known, err := m.many(ctx, pns)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	fresh := slices.DeleteFunc(slices.Clone(mappings), func(p wmstore.LIDMapping) bool { return known[p.PN.User] == p.LID.User })
 	if len(fresh) == 0 {
-		return nil
+		return nil, nil
 	}
 	slices.SortStableFunc(fresh, func(a, b wmstore.LIDMapping) int { return strings.Compare(a.LID.User, b.LID.User) })
+	people := make([]fleet.Person, len(fresh))
+	for i, p := range fresh {
+		people[i] = fleet.Person{Phone: p.PN.User, LID: p.LID.User}
+	}
 	toLID, toPN := make([]uint64, len(fresh)), make([]uint64, len(fresh))
 	for i, p := range fresh {
 		toLID[i], toPN[i] = m.toLID.change(p.PN.User), m.toPN.change(p.LID.User)
@@ -125,7 +132,7 @@ func (m *lidMap) put(ctx context.Context, mappings []wmstore.LIDMapping) error {
 	var moved int64
 	for try := 0; ; try++ {
 		moved = 0
-		err = m.db.DoTxn(ctx, nil, func(ctx context.Context) error {
+		err = m.db.DoTxn(ctx, nil, func(ctx context.Context) (err error) {
 			for _, p := range fresh {
 				n, err := m.putOne(ctx, p.LID.User, p.PN.User)
 				if err != nil {
@@ -133,14 +140,15 @@ func (m *lidMap) put(ctx context.Context, mappings []wmstore.LIDMapping) error {
 				}
 				moved += n
 			}
-			return nil
+			met, err = m.store.Learn(ctx, people)
+			return err
 		})
 		if err == nil || try == 2 || !collided(err) {
 			break
 		}
 	}
 	if err != nil {
-		return store.TxError(ctx, err)
+		return nil, store.TxError(ctx, err)
 	}
 	for i, p := range fresh {
 		m.toLID.changed(p.PN.User, p.LID.User, toLID[i])
@@ -151,7 +159,7 @@ func (m *lidMap) put(ctx context.Context, mappings []wmstore.LIDMapping) error {
 		m.toPN.clear()
 	}
 	m.version.Add(1)
-	return nil
+	return met, nil
 }
 
 // putOne writes one mapping and returns how many others it replaced.
@@ -192,7 +200,14 @@ func (s *lidStore) PutManyLIDMappings(ctx context.Context, mappings []wmstore.LI
 	if len(valid) == 0 {
 		return nil
 	}
-	return s.f.fail(ctx, s.f.c.lids.put(ctx, valid))
+	met, err := s.f.c.lids.put(ctx, valid)
+	if err != nil {
+		return s.f.fail(ctx, err)
+	}
+	if len(met) > 0 && s.f.c.merged != nil {
+		s.f.committed(ctx, func() { s.f.c.merged(context.WithoutCancel(ctx), met) })
+	}
+	return nil
 }
 
 func (s *lidStore) GetPNForLID(ctx context.Context, lid types.JID) (types.JID, error) {

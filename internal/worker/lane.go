@@ -117,10 +117,11 @@ func (l *lane) burst(ctx context.Context) bool {
 	var result *store.Result // of the frame that left last
 	for item != nil || result != nil {
 		if item == nil || !l.goOn(ctx, end) || !l.mayLeave() {
-			more := l.goOn(ctx, end) && l.mayLeave()
+			inTime := l.goOn(ctx, end)
+			more := inTime && l.mayLeave()
 			step, ok := l.commit(ctx, &store.Step{Term: l.term, Result: result, Look: more})
 			if !ok || !more {
-				return ok
+				return ok && !inTime // a lane that must wait for room is woken when there is some
 			}
 			result, item = nil, step.Next
 			continue
@@ -255,6 +256,9 @@ func (l *lane) try(ctx context.Context, step *store.Step) error {
 	if r := step.Result; r != nil {
 		l.g.v.w.nudge(ctx, bus.TopicWebhooks, "")
 		l.g.v.w.nudge(ctx, bus.TopicMessage, string(r.ID))
+		if r.Hop {
+			l.g.v.w.nudge(ctx, bus.TopicDispatch, "")
+		}
 	}
 	return nil
 }

@@ -206,16 +206,74 @@ func TestAnOptOutIsConfirmedOnceAndNothingElseIsSent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		w.person(person2)
 		phone := w.sim.Phone(person1)
 		phone.AutoReply(func(r wasim.Received) string { return "STOP" })
-		w.awaitStatus(w.address(s, person1, "hello"), fleet.StatusDelivered)
+		w.budget(s.Slug, fleet.Budget{PerMinute: 2, PerHour: 100, PerDay: 100})
+		o := w.api(0)
+		w.becomes(w.accepted(o, person1).ID, fleet.StatusDelivered)
+		w.becomes(w.accepted(o, person2).ID, fleet.StatusDelivered)
 		w.await("the opt-out", func() bool { return w.contact(person1).OptedOut })
-		late := w.address(s, person1, "one more thing")
-		w.awaitStatus(late, fleet.StatusSuppressed)
+		// It takes budget as any other message does, and waits for it.
+		if n, err := o.Dispatch(t.Context(), 10); err != nil || n != 0 {
+			t.Errorf("Dispatch with the minute used up = %d, %v, want nothing", n, err)
+		}
+		w.sleep(65 * time.Second)
+		if n, err := o.Dispatch(t.Context(), 10); err != nil || n != 1 {
+			t.Errorf("Dispatch a minute later = %d, %v, want the confirmation", n, err)
+		}
+		w.await("the confirmation", func() bool { return len(w.texts(person1)) == 2 })
+		if e, err := o.Capacity(t.Context(), w.org); err != nil || e.Sessions[0].Used.PerMinute != 1 {
+			t.Errorf("capacity = %+v, %v, want one of the minute used by the confirmation", e.Sessions, err)
+		}
+		// The lane has no room for it either, waits for that without asking all the time, and then ends the message.
+		w.budget(s.Slug, fleet.Budget{PerMinute: 1, PerHour: 100, PerDay: 100})
+		w.awaitStatus(w.address(s, person1, "one more thing"), fleet.StatusSuppressed)
 		w.sleep(time.Minute)
+		if n, err := o.Dispatch(t.Context(), 10); err != nil || n != 0 {
+			t.Errorf("Dispatch = %d, %v, want no second confirmation", n, err)
+		}
 		// The confirmation was answered with STOP again, and that is not confirmed.
 		if got := w.texts(person1); !slices.Equal(got, []string{"hello", "You will hear no more from us."}) {
 			t.Errorf("the person reads %q, want hello and one confirmation", got)
+		}
+	})
+}
+
+func TestALIDThatComesWithAnotherNumbersHistoryMergesContactsAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.start("w1")
+		s := w.paired(number1)
+		phone := w.sim.Phone(person1)
+		phone.HideNumber(true)
+		if _, err := phone.SendText(t.Context(), number1, "STOP"); err != nil {
+			t.Fatal(err)
+		}
+		lid := phone.LID().String()
+		w.await("the opt-out", func() bool { return w.came() == 1 && w.contact(lid).OptedOut })
+		byLID := w.contact(lid)
+		queued := w.address(s, person1, "hello", func(m *fleet.Message) { m.DueAt = time.Now().Add(time.Hour); m.SendAt = m.DueAt })
+		byNumber := w.contact(person1)
+		if byNumber.ID == byLID.ID || byNumber.OptedOut {
+			t.Fatalf("contacts %+v and %+v, want two that nobody knows to be one", byLID, byNumber)
+		}
+		w.sim.Phone(number2).SetContact(person1, "Somebody")
+		w.paired(number2)
+		one := w.contact(person1)
+		if one.ID != byLID.ID || one.ID != w.contact(lid).ID || !one.OptedOut || one.Key != person1 {
+			t.Errorf("contact = %+v, want the older one with number, LID and opt-out", one)
+		}
+		if m := w.message(queued); m.ConversationID != byLID.ConversationID {
+			t.Errorf("the message that waits is in %s, want %s", m.ConversationID, byLID.ConversationID)
+		}
+		told := w.events(fleet.EventContactUpdated)
+		if len(told) != 1 || told[0].Data.Contact != byLID.ID || !slices.Equal(told[0].Data.MergedContacts, []fleet.ContactID{byNumber.ID}) {
+			t.Errorf("contact.updated was told as %+v, want once, of the merge", told)
+		}
+		// Whom the person wrote to is whom they hear from, under the name that counts now.
+		to, err := w.ledger.Pin(t.Context(), w.org, person1, "org-a-02", time.Hour)
+		if err != nil || to != s.Slug {
+			t.Errorf("the person is pinned to %s (%v), want %s", to, err, s.Slug)
 		}
 	})
 }

@@ -74,14 +74,26 @@ func (w *Worker) resolved(ctx context.Context, term fleet.Term, org fleet.OrgID,
 	if err != nil {
 		return nil, err
 	}
+	w.merged(ctx, met)
+	return met, nil
+}
+
+// merged lets who keeps pins, and who delivers events, know of contacts that became one.
+func (w *Worker) merged(ctx context.Context, met []store.Met) {
+	ctx, cancel := context.WithTimeout(ctx, recordLimit)
+	defer cancel()
+	told := false
 	for _, m := range met {
 		for _, from := range m.Merged {
-			if err := w.o.Ledger.Merge(ctx, org, from, m.Key); err != nil {
+			told = true
+			if err := w.o.Ledger.Merge(ctx, m.OrgID, from, m.Key); err != nil {
 				w.log.WarnContext(ctx, "a person of two names may change numbers once", slog.Any("err", err))
 			}
 		}
 	}
-	return met, nil
+	if told {
+		w.nudge(ctx, bus.TopicWebhooks, "")
+	}
 }
 
 // check asks WhatsApp who people are because somebody wants to know before they write to them.

@@ -90,12 +90,12 @@ func New(o Options) *Worker {
 	w := &Worker{
 		o:         o,
 		log:       o.Log.With(slog.String("worker", o.Owner)),
-		container: wastore.New(wastore.Options{Store: o.Store, Log: o.Log, Registerer: o.Registerer}),
 		waMetrics: wa.NewMetrics(o.Registerer),
 		dials:     make(chan struct{}, o.Batch),
 		handle:    o.Inbound.Handle,
 		sessions:  map[fleet.SessionID]*supervisor{},
 	}
+	w.container = wastore.New(wastore.Options{Store: o.Store, Log: o.Log, Registerer: o.Registerer, Merged: w.merged})
 	w.metrics = newMetrics(o.Registerer, w.Active)
 	w.settler = newSettler(o.Ledger, w.log, w.affinityTTL, func(n int) { w.metrics.unsettled.Add(float64(n)) })
 	w.keeper = lease.NewKeeper(lease.Options{
