@@ -67,6 +67,11 @@ stale: ## Freeze a worker until another owns its sessions, wake it, then the sam
 	@scripts/need postgres redis
 	@$(GO) run ./trials/stale
 
+.PHONY: routing
+routing: ## Budgets over two api processes with a frozen worker, and four ways for Redis to lose its memory, then planted bugs (PARTS, HOLD)
+	@scripts/need postgres redis
+	@$(GO) run ./trials/routing
+
 .PHONY: outage
 outage: ## Take PostgreSQL, Redis and the disk away in mid-traffic: 0 lost, 0 doubled, 503 with Retry-After (PARTS, SESSIONS)
 	@scripts/need postgres redis

@@ -38,7 +38,7 @@ var arrows = map[string][]string{
 	// L2: one job each, never each other
 	"lease":   {"fleet", "store", "plant"},
 	"auth":    {"fleet", "seal", "store", "bus"},
-	"router":  {"fleet", "store", "ledger"},
+	"router":  {"fleet", "store", "ledger", "plant"},
 	"wa":      {"fleet", "plant"},
 	"webhook": {"fleet", "seal", "store", "bus", "plant"},
 	// L3: the two directions of a message

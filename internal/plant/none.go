@@ -11,6 +11,9 @@ const (
 	NoOnce      = false // an Idempotency-Key is looked up, but not claimed before the message is made
 	ForgetEvent = false // a status is written without its event
 	AnyAnswer   = false // a webhook counts as delivered whatever its receiver answered
+	LoseHeld    = false // a ledger that is made anew leaves out what is reserved and has not left
+	OldBucket   = false // a frame is counted when it was reserved and not when it left
+	NoLaneCap   = false // lanes don't count frames themselves
 )
 
 // CrashAt kills the process, as by kill -9, in the gap of this name, if "crash-NAME" is planted.

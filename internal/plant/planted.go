@@ -19,6 +19,9 @@ var (
 	NoOnce      = named("no-once")
 	ForgetEvent = named("forget-event")
 	AnyAnswer   = named("any-answer")
+	LoseHeld    = named("lose-held")
+	OldBucket   = named("old-bucket")
+	NoLaneCap   = named("no-lane-cap")
 )
 
 var known []string

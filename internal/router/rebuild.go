@@ -6,6 +6,7 @@ import (
 
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/ledger"
+	"github.com/wafleet/wafleet/internal/plant"
 	"github.com/wafleet/wafleet/internal/store"
 )
 
@@ -42,6 +43,9 @@ func stateOf(rows store.LedgerRows, penalty, reward int) (ledger.State, error) {
 		state.Quota = append(state.Quota, ledger.QuotaCount(q))
 	}
 	for _, text := range rows.Outstanding {
+		if plant.LoseHeld {
+			break
+		}
 		held, err := ledger.ParseReservation(text)
 		if err != nil {
 			return state, fmt.Errorf("rebuild ledger: %w", err)

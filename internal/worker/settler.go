@@ -8,6 +8,7 @@ import (
 
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/ledger"
+	"github.com/wafleet/wafleet/internal/plant"
 	"github.com/wafleet/wafleet/internal/store"
 )
 
@@ -128,6 +129,9 @@ func (s *settler) settle(ctx context.Context) bool {
 	settlements := make([]ledger.Settlement, len(batch))
 	for i, t := range batch {
 		t.Ago = now.Sub(t.at)
+		if held := t.Reservation; plant.OldBucket && !held.IsZero() {
+			t.Ago = now.Sub(held.At)
+		}
 		settlements[i] = t.Settlement
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)

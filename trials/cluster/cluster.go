@@ -154,6 +154,16 @@ func (c *Cluster) Worker(ctx context.Context, name string) error {
 	return c.Run(ctx, name, "worker", "--worker-id="+name)
 }
 
+// SecondAPI starts one more api under this name and returns its base URL.
+func (c *Cluster) SecondAPI(ctx context.Context, name string) (url string, err error) {
+	port, err := freePort(ctx)
+	if err != nil {
+		return "", err
+	}
+	listen := fmt.Sprintf("127.0.0.1:%d", port)
+	return "http://" + listen, c.RunWith(ctx, name, []string{"LISTEN=" + listen}, "api")
+}
+
 // Run starts a process of wafleet under a name and waits until it is ready. A process that has this name must have ended.
 func (c *Cluster) Run(ctx context.Context, name string, args ...string) error {
 	return c.RunWith(ctx, name, nil, args...)

@@ -107,17 +107,17 @@ func (c *Cluster) pair(ctx context.Context, n *Number) error {
 	// A pairing goes down with its owner's term, which a short TTL on a busy machine may cost; a person would try again.
 	var err error
 	for range 4 {
-		if err = c.link(ctx, n); err == nil || ctx.Err() != nil {
+		if err = c.Link(ctx, n.Slug, n.Own); err == nil || ctx.Err() != nil {
 			return err
 		}
 	}
 	return err
 }
 
-// link pairs by QR once, and waits until the session is connected.
-func (c *Cluster) link(ctx context.Context, n *Number) error {
-	path := "/api/admin/sessions/" + n.Slug
-	err := c.scan(ctx, path, n.Own)
+// Link pairs a session with a phone by QR once, and waits until it is connected.
+func (c *Cluster) Link(ctx context.Context, slug, own string) error {
+	path := "/api/admin/sessions/" + slug
+	err := c.scan(ctx, path, own)
 	if refused, ok := errors.AsType[*RefusedError](err); err != nil && (!ok || refused.Code != "ALREADY_PAIRED") {
 		return err
 	}

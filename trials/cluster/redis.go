@@ -72,20 +72,29 @@ func (r *Redis) Start(ctx context.Context) error {
 }
 
 func (r *Redis) ping(ctx context.Context) error {
-	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", r.Addr())
-	if err != nil {
-		return err
-	}
-	defer conn.Close() //nolint:errcheck // one question
-	_ = conn.SetDeadline(time.Now().Add(time.Second))
-	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
-		return err
-	}
-	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || strings.TrimSpace(line) != "+PONG" {
-		return fmt.Errorf("redis answers %q, %w", line, err)
+	if got, err := r.Do(ctx, "PING"); err != nil || got != "+PONG" {
+		return fmt.Errorf("redis answers %q, %w", got, err)
 	}
 	return nil
 }
+
+// Do gives the server one command in a line and returns the first line of its answer as it comes over the wire.
+func (r *Redis) Do(ctx context.Context, command string) (string, error) {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", r.Addr())
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close() //nolint:errcheck // one question
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := conn.Write([]byte(command + "\r\n")); err != nil {
+		return "", err
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	return strings.TrimSpace(line), err
+}
+
+// Forget deletes what the server kept in files; it must not run.
+func (r *Redis) Forget() error { return os.RemoveAll(filepath.Join(r.dir, "appendonlydir")) }
 
 // Stop ends the server in order.
 func (r *Redis) Stop() error {
