@@ -67,6 +67,14 @@ func (t *trial) caps(ctx context.Context, v *verdict) error {
 // burst sends a hundred at once over both processes: as many are taken as the number has, and the rest is told when to
 // come again.
 func (g *gateway) burst(ctx context.Context, o *org) error {
+	for _, api := range g.apis { // a ledger that is new is cold for a moment
+		err := cluster.Until(ctx, arriveTime, func() error {
+			return cluster.Call(ctx, http.MethodGet, api+"/api/v1/capacity", o.key, nil, nil, nil)
+		})
+		if err != nil {
+			return err
+		}
+	}
 	answers := make([]answer, burst)
 	var all sync.WaitGroup
 	for i := range answers {
@@ -115,6 +123,12 @@ func (g *gateway) reopens(ctx context.Context, o *org) error {
 		return err
 	}
 	then := g.send(ctx, o, o.people[0], g.text(o), 0)
+	for late := time.Now().Add(arriveTime); then.status == http.StatusServiceUnavailable && time.Now().Before(late); { // another reason
+		if err := cluster.Pause(ctx, then.after); err != nil {
+			return err
+		}
+		then = g.send(ctx, o, o.people[0], g.text(o), 0)
+	}
 	if then.status != http.StatusAccepted {
 		g.v.Late++
 		g.say("%s: refused when the time of Retry-After (%s) was over: %v", o.id, told.after, then.err)
