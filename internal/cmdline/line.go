@@ -114,11 +114,14 @@ func (f *Flag) Set(text string) error {
 		}
 		f.value.SetInt(int64(n))
 	case reflect.Bool:
-		on, err := strconv.ParseBool(text)
-		if err != nil {
+		switch strings.ToLower(text) {
+		case "true", "yes", "1":
+			f.value.SetBool(true)
+		case "false", "no", "0":
+			f.value.SetBool(false)
+		default:
 			return wrong("must be true or false, not %q", text)
 		}
-		f.value.SetBool(on)
 	default:
 		panic("a flag can't be a " + f.value.Type().String())
 	}
