@@ -129,21 +129,25 @@ func (w *world) checkArrived(messages []fleet.Message) {
 // message does not wait for ever), the phone could not read it at first and asked for it again, or it was routed to this
 // session from another one, when the later one was accepted here already.
 func (w *world) checkOrder(messages []fleet.Message) {
-	retried, behind := map[fleet.MessageID]bool{}, map[fleet.MessageID]int64{}
-	rows, err := w.st.DB().Query(w.t.Context(), `SELECT message_id, -1 FROM attempts WHERE kind='retry' UNION ALL SELECT id, behind FROM sim_reroutes`)
+	retried := map[fleet.MessageID]bool{}
+	came := map[fleet.MessageID][2]int64{} // to its lane: behind which message, and as which of those that were routed there
+	for _, m := range messages {
+		came[m.ID] = [2]int64{m.Seq, 0}
+	}
+	rows, err := w.st.DB().Query(w.t.Context(), `SELECT message_id, 0, 0 FROM attempts WHERE kind='retry' UNION ALL SELECT id, behind, n FROM sim_reroutes ORDER BY 3`)
 	w.must(err)
 	for rows.Next() {
 		var id fleet.MessageID
-		var seq int64
-		w.must(rows.Scan(&id, &seq))
-		if seq < 0 {
+		var behind, n int64
+		w.must(rows.Scan(&id, &behind, &n))
+		if n == 0 {
 			retried[id] = true
+		} else {
+			came[id] = [2]int64{behind, n}
 		}
-		behind[id] = max(behind[id], seq)
 	}
 	w.must(rows.Err())
 	w.must(rows.Close())
-	came := func(m fleet.Message) int64 { return max(m.Seq, behind[m.ID]) } // to its session's lane
 	for _, p := range w.people {
 		at := map[string]int{}
 		for i, r := range p.phone.Received() {
@@ -157,8 +161,9 @@ func (w *world) checkOrder(messages []fleet.Message) {
 				continue
 			}
 			for _, before := range earlier[m.SessionID] {
-				if came(before) <= came(m) && at[before.WAID] > at[m.WAID] {
-					w.problem("%s saw %s before %s, whose frames were %s", p.name, m.ClientRef, before.ClientRef, w.frames(before))
+				mine, others := came[m.ID], came[before.ID]
+				if slices.Compare(others[:], mine[:]) < 0 && at[before.WAID] > at[m.WAID] {
+					w.problem("%s saw %s %v %s before %s %v %s", p.name, m.ClientRef, mine, w.frames(m), before.ClientRef, others, w.frames(before))
 				}
 			}
 			earlier[m.SessionID] = append(earlier[m.SessionID], m)

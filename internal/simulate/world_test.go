@@ -124,7 +124,7 @@ func (w *world) seed() {
 	w.must(w.exec(`CREATE TABLE sim_moves (n INTEGER PRIMARY KEY, id TEXT, was TEXT, became TEXT, at BIGINT)`))
 	w.must(w.exec(`CREATE TRIGGER sim_moves AFTER UPDATE OF status ON messages WHEN old.status<>new.status
 		BEGIN INSERT INTO sim_moves (id, was, became) VALUES (new.id, old.status, new.status); END`))
-	w.must(w.exec(`CREATE TABLE sim_reroutes (id TEXT, behind BIGINT)`))
+	w.must(w.exec(`CREATE TABLE sim_reroutes (n INTEGER PRIMARY KEY, id TEXT, behind BIGINT)`))
 	w.must(w.exec(`CREATE TRIGGER sim_reroutes AFTER UPDATE OF session_id ON messages WHEN old.session_id<>new.session_id
 		BEGIN INSERT INTO sim_reroutes (id, behind) SELECT new.id, max(seq) FROM messages; END`))
 	_, err := w.st.CreateOrganization(ctx, fleet.Organization{ID: org, Label: "Organization A", Strategy: fleet.StrategyWeighted})
