@@ -44,6 +44,7 @@ type deps struct {
 	log      *slog.Logger
 	metrics  *metrics
 	waits    *waiters
+	budgets  budgets
 	pages    map[string]http.Handler
 
 	publicURL            string

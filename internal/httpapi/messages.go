@@ -111,6 +111,8 @@ type sendReply struct {
 	Location          string `header:"Location"`
 	Replayed          string `header:"Idempotency-Replayed"`
 	PreferenceApplied string `header:"Preference-Applied"`
+	Limit             string `header:"RateLimit-Limit" doc:"Messages in any 60 seconds, over all numbers that can send." example:"60"`
+	Remaining         string `header:"RateLimit-Remaining" doc:"Of them, left now: also of the hour's and the day's budget. At most a second old."`
 	Body              Message
 }
 
@@ -224,6 +226,9 @@ func (d *deps) send(ctx context.Context, h *SendHeaders, body *sendBody) (*sendR
 		if a.Replayed {
 			return nil, huma.ErrorWithHeaders(err, http.Header{replayedHeader: {"true"}})
 		}
+		if limit := d.limitOf(ctx, p.OrgID, err); limit != "" {
+			return nil, huma.ErrorWithHeaders(err, http.Header{"RateLimit-Limit": {limit}})
+		}
 		return nil, err
 	}
 	head := a.Head
@@ -236,6 +241,7 @@ func (d *deps) send(ctx context.Context, h *SendHeaders, body *sendBody) (*sendR
 	if a.Replayed {
 		r.Replayed = "true"
 	}
+	r.Limit, r.Remaining = d.budgetLeft(ctx, p.OrgID)
 	m := a.Message
 	if limit, ok := preferWait(h.prefer); ok {
 		r.PreferenceApplied = "wait=" + strconv.Itoa(int(limit/time.Second))

@@ -427,3 +427,21 @@ func TestCancelAnswersWithTheCancelledMessage(t *testing.T) {
 		}
 	}
 }
+
+func TestSendsSayWhatIsLeftOverAllNumbers(t *testing.T) {
+	f := newSender(t, storetest.SQLite(t))
+	f.connect("org-a", fleet.ObservedConnected)
+	f.sql(`UPDATE sessions SET budget_minute=2, budget_hour=100, budget_day=100`)
+	for i, want := range []struct {
+		status           int
+		limit, remaining string
+	}{{202, "2", "1"}, {202, "2", "0"}, {429, "2", "0"}} {
+		a := f.do("org-a", "POST", "/api/v1/messages", text("hello"))
+		if a.status != want.status || a.header.Get("RateLimit-Limit") != want.limit || a.header.Get("RateLimit-Remaining") != want.remaining {
+			t.Errorf("send %d = %d %v, want %+v", i+1, a.status, a.header, want)
+		}
+		if (a.header.Get("RateLimit-Reset") != "") != (a.status == 429) {
+			t.Errorf("send %d = %d with RateLimit-Reset %q, want it on a refusal alone", i+1, a.status, a.header.Get("RateLimit-Reset"))
+		}
+	}
+}

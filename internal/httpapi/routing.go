@@ -143,7 +143,21 @@ func (d *deps) capacity(ctx context.Context, org fleet.OrgID, operator bool) (*c
 	if err != nil {
 		return nil, err
 	}
-	var c Capacity
+	c := sumOf(e)
+	if operator {
+		c.Sessions = routedView(e)
+	}
+	limit, remaining := c.left()
+	return &capacityReply{limit, remaining, c}, nil
+}
+
+// left is what may be sent in any 60 seconds, and how much of it now.
+func (c Capacity) left() (limit, remaining int) {
+	return c.PerMinute.Limit, min(c.PerMinute.Remaining, c.PerHour.Remaining, c.PerDay.Remaining)
+}
+
+// sumOf adds up an organization's numbers.
+func sumOf(e outbound.Explanation) (c Capacity) {
 	for _, s := range e.Sessions {
 		c.Numbers++
 		switch s.Reason {
@@ -158,10 +172,7 @@ func (d *deps) capacity(ctx context.Context, org fleet.OrgID, operator bool) (*c
 		c.PerDay.add(s.Budget.PerDay, s.Used.PerDay)
 		c.NewChats.add(s.Budget.NewChatsPerDay, s.Used.NewChatsPerDay)
 	}
-	if operator {
-		c.Sessions = routedView(e)
-	}
-	return &capacityReply{c.PerMinute.Limit, min(c.PerMinute.Remaining, c.PerHour.Remaining, c.PerDay.Remaining), c}, nil
+	return c
 }
 
 func routedView(e outbound.Explanation) []RoutedOne {

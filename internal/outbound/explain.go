@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"errors"
 
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/router"
@@ -10,23 +11,21 @@ import (
 // Explanation is how a message would be routed.
 type Explanation = router.Explanation
 
-// Explain says how a message to this recipient would be routed now, and takes nothing. A recipient that can't be
-// read is an *fleet.InvalidError.
+// Explain says how a message to this recipient would be routed now, and takes nothing. A recipient that a send would not
+// take either is an *fleet.InvalidError.
 func (o *Outbound) Explain(ctx context.Context, org fleet.OrgID, project fleet.ProjectID, to string) (router.Explanation, error) {
-	r, err := fleet.ParseRecipient(to)
+	r, err := o.ParseRecipient(ctx, org, to)
 	if err != nil {
 		return router.Explanation{}, err
 	}
-	key := r.ContactKey
-	switch known, err := o.store.Recipient(ctx, org, r); {
-	case err != nil:
-		return router.Explanation{}, err
-	case known != nil:
-		key = known.Key
-	case key == "":
-		return router.Explanation{}, &fleet.InvalidError{Code: "INVALID_RECIPIENT", Field: "to", Detail: "is not the id of a contact"}
+	m := fleet.Message{OrgID: org}
+	optedOut := o.address(ctx, r, &m)
+	if coded, ok := errors.AsType[*fleet.CodedError](optedOut); ok && coded.Code == fleet.CodeOptedOut {
+		return router.Explanation{Refusal: optedOut}, nil
+	} else if optedOut != nil {
+		return router.Explanation{}, optedOut
 	}
-	return o.router.Explain(ctx, router.Send{Org: org, Project: project, Key: key, Wait: fleet.DefaultTTL})
+	return o.router.Explain(ctx, router.Send{Org: org, Project: project, Key: m.ContactKey, Wait: fleet.DefaultTTL})
 }
 
 // Capacity says what an organization's numbers have sent and may send.

@@ -3,6 +3,7 @@ package simulate
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -48,6 +49,8 @@ type receiver struct {
 	fails     bool
 	down      bool
 	arrivals  []arrival
+	keep      bool                // everything, as it came
+	kept      map[string][]string // by host
 }
 
 func newReceiver(w *world) *receiver {
@@ -94,6 +97,14 @@ func (v *receiver) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if err := webhook.Verify(r.Header, e.Secrets[0].Value, body, time.Now()); err != nil {
 		v.w.problem("a delivery to %s is not signed: %v", r.Host, err)
 	}
+	v.set(func(*receiver) {
+		if v.keep {
+			if v.kept == nil {
+				v.kept = map[string][]string{}
+			}
+			v.kept[r.Host] = append(v.kept[r.Host], fmt.Sprintf("%s %v\n%s", r.URL, r.Header, body))
+		}
+	})
 	a := arrival{Host: r.Host, Ordered: r.Header.Get(webhook.HeaderOrdered) != "false"}
 	if err := json.Unmarshal(body, &a); err != nil {
 		v.w.problem("a delivery to %s can't be read: %v", r.Host, err)
