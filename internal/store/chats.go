@@ -53,7 +53,7 @@ func (s *Store) lookForChats(ctx context.Context, looks []*chatLook) error {
 		found[key] = append(found[key], c)
 		return err
 	}, `SELECT c.contact_key, c.session_id, c.first_out_at, c.last_out_at, c.first_in_at, c.last_in_at, c.token_at
-		FROM @ids:$1@ AS wanted JOIN chats c ON c.contact_key=wanted.id`, rowList(keys))
+		FROM @ids:$1@ AS wanted `+s.perRow("chats", "c", "c.contact_key=wanted.id"), rowList(keys))
 	if err != nil {
 		return err
 	}

@@ -69,31 +69,22 @@ func contactFields(c *fleet.Contact) []any {
 	return []any{&c.ID, &c.OrgID, &c.Key, &c.Phone, &c.LID, &c.JID, &c.ConversationID, at{&c.CheckedAt}, &c.Absent, at{&c.CreatedAt}}
 }
 
-// Each contact is found by its key, one after the other: PostgreSQL would rather read all of them.
-const (
-	findContacts = `SELECT w.org, w.name, ` + contactColumns + `, EXISTS (SELECT 1 FROM opt_outs o WHERE o.org_id=w.org AND o.contact_key=c.contact_key AND o.active)
-		FROM (SELECT r.org, r.name, coalesce((SELECT a.contact_id FROM contact_aliases a WHERE a.org_id=r.org AND a.alias=r.name), r.name) AS contact
-			FROM @rows:$1(org text, name text)@ AS r) AS w `
-	findContactsSQLite   = findContacts + `JOIN contacts c ON c.id=w.contact AND c.org_id=w.org`
-	findContactsPostgres = findContacts + `CROSS JOIN LATERAL (SELECT * FROM contacts WHERE id=w.contact AND org_id=w.org OFFSET 0) AS c`
-)
+const findContacts = `SELECT w.org, w.name, ` + contactColumns + `, (SELECT 1 FROM opt_outs o WHERE o.org_id=w.org AND o.contact_key=c.contact_key AND o.active LIMIT 1) IS NOT NULL
+	FROM (SELECT r.org, r.name, coalesce((SELECT a.contact_id FROM contact_aliases a WHERE a.org_id=r.org AND a.alias=r.name), r.name) AS contact
+		FROM @rows:$1(org text, name text)@ AS r) AS w `
 
 func (s *Store) findContacts(ctx context.Context, names []name) (map[name]Known, error) {
 	names = slices.Clone(names)
 	slices.SortFunc(names, compareNames)
 	names = slices.Compact(names)
 	found := make(map[name]Known, len(names))
-	text := findContactsSQLite
-	if s.Postgres() {
-		text = findContactsPostgres
-	}
 	err := s.query(ctx, func(row dbutil.Scannable) error {
 		var n name
 		var k Known
 		err := row.Scan(append(append([]any{&n.Org, &n.Name}, contactFields(&k.Contact)...), &k.OptedOut)...)
 		found[n] = k
 		return err
-	}, text, rowList(names))
+	}, findContacts+s.perRow("contacts", "c", "c.id=w.contact AND c.org_id=w.org"), rowList(names))
 	return found, err
 }
 

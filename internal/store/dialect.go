@@ -267,3 +267,12 @@ type marked struct{ err, mark error }
 
 func (m *marked) Error() string   { return m.err.Error() }
 func (m *marked) Unwrap() []error { return []error{m.err, m.mark} }
+
+// perRow joins each row before it with those of a table, under a name, that a condition finds by a key, one row after
+// the other. PostgreSQL takes a list of keys for many rows and would rather read all of the table.
+func (s *Store) perRow(table, as, on string) string {
+	if s.Postgres() {
+		return `CROSS JOIN LATERAL (SELECT ` + as + `.* FROM ` + table + ` ` + as + ` WHERE ` + on + ` OFFSET 0) AS ` + as
+	}
+	return `JOIN ` + table + ` ` + as + ` ON ` + on
+}

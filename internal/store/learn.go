@@ -11,16 +11,6 @@ import (
 	"github.com/wafleet/wafleet/internal/fleet"
 )
 
-const (
-	knownLIDsSQLite = `SELECT a.org_id, wanted.id FROM @ids:$1@ AS wanted JOIN contact_aliases a ON a.alias=wanted.id AND a.alias LIKE 'lid:%'
-		UNION ALL SELECT '', wanted.id FROM @ids:$1@ AS wanted WHERE EXISTS (SELECT 1 FROM chats c WHERE c.contact_key=wanted.id)`
-	// Each name is looked up by itself: PostgreSQL would rather read all of them.
-	knownLIDsPostgres = `SELECT a.org_id, wanted.id FROM @ids:$1@ AS wanted
-			CROSS JOIN LATERAL (SELECT org_id FROM contact_aliases WHERE alias=wanted.id AND alias LIKE 'lid:%' OFFSET 0) AS a
-		UNION ALL SELECT '', wanted.id FROM @ids:$1@ AS wanted
-			CROSS JOIN LATERAL (SELECT 1 FROM chats WHERE contact_key=wanted.id LIMIT 1) AS c`
-)
-
 // Learn makes one of what organizations know of people by a LID and by a number, now that WhatsApp told whose LID it is.
 // Everybody has both. Organizations that know somebody by number alone learn the LID when they hear from it. It joins
 // the caller's transaction, and returns the contacts that go by another match key now.
@@ -38,16 +28,13 @@ func (s *Store) Learn(ctx context.Context, people []fleet.Person) ([]Met, error)
 		byLID[key] = p
 	}
 	var found []name
-	text := knownLIDsSQLite
-	if s.Postgres() {
-		text = knownLIDsPostgres
-	}
 	err := s.query(ctx, func(row dbutil.Scannable) error {
 		var n name
 		err := row.Scan(&n.Org, &n.Name)
 		found = append(found, n)
 		return err
-	}, text, rowList(keys))
+	}, `SELECT a.org_id, wanted.id FROM @ids:$1@ AS wanted `+s.perRow("contact_aliases", "a", "a.alias=wanted.id AND a.alias LIKE 'lid:%'")+`
+		UNION ALL SELECT '', wanted.id FROM @ids:$1@ AS wanted WHERE (SELECT 1 FROM chats c WHERE c.contact_key=wanted.id LIMIT 1) IS NOT NULL`, rowList(keys))
 	if err != nil {
 		return nil, fmt.Errorf("learn names of people: %w", err)
 	}

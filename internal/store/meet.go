@@ -175,6 +175,10 @@ func (s *Store) clockTime() time.Time {
 // mergeContacts makes one contact of several and returns those that are gone. It does nothing if somebody
 // else was faster: the next look sees what they made.
 func (s *Store) mergeContacts(ctx context.Context, org fleet.OrgID, ids []fleet.ContactID) ([]fleet.Contact, error) {
+	var keyed string
+	if err := s.row(ctx, `SELECT @keyed@`).Scan(&keyed); err != nil {
+		return nil, unavailable(err)
+	}
 	var all []fleet.Contact
 	err := s.query(ctx, func(row dbutil.Scannable) error {
 		var c fleet.Contact

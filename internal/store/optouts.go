@@ -135,7 +135,8 @@ func (s *Store) ListOptOuts(ctx context.Context, org fleet.OrgID, after string, 
 		}
 		page, last = append(page, o), key
 		return nil
-	}, `SELECT o.contact_key, c.id, c.phone, c.lid, o.source, o.keyword, o.at FROM opt_outs o JOIN contacts c ON c.id=o.contact_id AND c.contact_key=o.contact_key
+	}, `SELECT o.contact_key, c.id, c.phone, c.lid, o.source, o.keyword, o.at FROM opt_outs o
+			`+s.perRow("contacts", "c", "c.id=o.contact_id AND c.contact_key=o.contact_key")+`
 		WHERE o.org_id=$1 AND o.active AND o.contact_key>$2 ORDER BY o.contact_key LIMIT CAST($3 AS BIGINT)`, org, after, limit+1)
 	if err != nil {
 		return nil, "", fmt.Errorf("list opt-outs of %s: %w", org, err)

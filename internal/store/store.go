@@ -206,9 +206,9 @@ func (s *Store) Fenced(ctx context.Context, term fleet.Term, fn func(ctx context
 		return s.InTx(ctx, fn)
 	}
 	return s.InTx(ctx, func(ctx context.Context) error {
-		var one int
-		err := s.row(ctx, `SELECT 1 FROM leases WHERE session_id=$1 AND owner=$2 AND epoch=$3 @share@`,
-			term.SessionID, term.Owner, term.Epoch).Scan(&one)
+		var keyed string
+		err := s.row(ctx, `SELECT @keyed@ FROM leases WHERE session_id=$1 AND owner=$2 AND epoch=$3 @share@`,
+			term.SessionID, term.Owner, term.Epoch).Scan(&keyed)
 		if errors.Is(err, sql.ErrNoRows) {
 			return fleet.ErrLeaseLost
 		} else if err != nil {
