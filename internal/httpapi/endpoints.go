@@ -149,7 +149,7 @@ func registerEndpointsOf(api huma.API, d *deps, s side) {
 			if err != nil {
 				return nil, err
 			}
-			return &reply[Page[Endpoint]]{pageOf(rows, len(rows), endpointView, func(fleet.Endpoint) string { return "" })}, nil
+			return wholeList(rows, endpointView), nil
 		})
 
 	huma.Register(api, s.operation(http.MethodGet, "/endpoints/{endpointId}", "get-endpoint", "Get a webhook endpoint"),

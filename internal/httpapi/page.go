@@ -33,6 +33,11 @@ func pageOf[R, T any](rows []R, limit int, view func(R) T, cursor func(R) string
 	return p
 }
 
+// wholeList is a list that is short enough to be given at once.
+func wholeList[R, T any](rows []R, view func(R) T) *reply[Page[T]] {
+	return &reply[Page[T]]{pageOf(rows, len(rows), view, func(R) string { return "" })}
+}
+
 // reply is an answer that is only a body.
 type reply[T any] struct{ Body T }
 

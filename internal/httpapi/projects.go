@@ -101,7 +101,7 @@ func registerProjects(api huma.API, d *deps) {
 			if err != nil {
 				return nil, err
 			}
-			return &reply[Page[Project]]{pageOf(rows, len(rows), projectView, func(fleet.Project) string { return "" })}, nil
+			return wholeList(rows, projectView), nil
 		})
 
 	huma.Register(api, operation(http.MethodGet, "/{projectId}", "get-project", "Get a project"),

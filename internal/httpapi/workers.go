@@ -39,6 +39,6 @@ func registerWorkers(api huma.API, d *deps) {
 		if err != nil {
 			return nil, err
 		}
-		return &reply[Page[Worker]]{pageOf(rows, len(rows), workerView, func(fleet.WorkerInfo) string { return "" })}, nil
+		return wholeList(rows, workerView), nil
 	})
 }

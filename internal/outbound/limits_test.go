@@ -109,7 +109,7 @@ func TestEveryLimitHoldsFromTheNextSendOfEveryProcess(t *testing.T) {
 						t.Errorf("Accept after waiting %s = %v, want it accepted", coded.RetryAfter, err)
 					}
 				}
-				for send(api) == nil { //nolint:revive // until the limit is reached again
+				for send(api) == nil { // until the limit is reached again
 				}
 				// Nobody is told of this change: it counts after two seconds.
 				if err := tc.none(w, id); err != nil {

@@ -235,6 +235,14 @@ func TestACodeIsTypedOnThePhone(t *testing.T) {
 	})
 }
 
+// wantNothingLeft holds that an attempt that came to nothing left neither a slot nor a session behind.
+func (g *gateway) wantNothingLeft(id fleet.InviteID) {
+	g.t.Helper()
+	if g.used(id) != 0 || len(g.slugs()) != 0 {
+		g.t.Errorf("left behind: %d slots and %v", g.used(id), g.slugs())
+	}
+}
+
 func TestACodeThatNobodyTypesExpiresByItsDeadline(t *testing.T) {
 	bubble(t, func(t *testing.T, g *gateway) {
 		link, invite := g.mint(1)
@@ -247,9 +255,7 @@ func TestACodeThatNobodyTypesExpiresByItsDeadline(t *testing.T) {
 		if page := v.now(); strings.Contains(page, `id="code"`) || v.over() != "final" {
 			t.Errorf("four minutes later the page shows:\n%s", page)
 		}
-		if g.used(invite.ID) != 0 || len(g.slugs()) != 0 {
-			t.Errorf("left behind: %d slots and %v", g.used(invite.ID), g.slugs())
-		}
+		g.wantNothingLeft(invite.ID)
 	})
 }
 
@@ -266,9 +272,7 @@ func TestAPasskeyThatNobodyHereCanGiveIsSaidSo(t *testing.T) {
 		}
 		await(t, "the passkey", func() bool { return v.over() == "final" && strings.Contains(v.now(), "asks for a passkey") })
 		time.Sleep(20 * time.Second)
-		if g.used(invite.ID) != 0 || len(g.slugs()) != 0 {
-			t.Errorf("left behind: %d slots and %v", g.used(invite.ID), g.slugs())
-		}
+		g.wantNothingLeft(invite.ID)
 	})
 }
 
@@ -288,9 +292,7 @@ func TestCancellingEndsThePairingAtOnce(t *testing.T) {
 		if err := g.sim.Phone(number1).ScanQR(t.Context(), qr); err == nil {
 			t.Error("a phone could scan a code that was cancelled 3 s ago")
 		}
-		if g.used(invite.ID) != 0 || len(g.slugs()) != 0 {
-			t.Errorf("left behind: %d slots and %v", g.used(invite.ID), g.slugs())
-		}
+		g.wantNothingLeft(invite.ID)
 	})
 }
 

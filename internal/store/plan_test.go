@@ -56,15 +56,13 @@ func TestHotStatementsReadNoLargeTableWhole(t *testing.T) {
 				exec(`SELECT pg_stat_clear_snapshot()`)
 				got := map[string][2]int64{}
 				rows, err := s.DB().Query(t.Context(), `SELECT relname, seq_tup_read, coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables`)
-				if err == nil {
-					err = dbutil.NewRowIter(rows, func(row dbutil.Scannable) (none struct{}, err error) {
-						var table string
-						var n [2]int64
-						err = row.Scan(&table, &n[0], &n[1])
-						got[table] = n
-						return none, err
-					}).Iter(func(struct{}) (bool, error) { return true, nil })
-				}
+				err = dbutil.NewRowIterWithError(rows, func(row dbutil.Scannable) (none struct{}, err error) {
+					var table string
+					var n [2]int64
+					err = row.Scan(&table, &n[0], &n[1])
+					got[table] = n
+					return none, err
+				}, err).Iter(func(struct{}) (bool, error) { return true, nil })
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -257,14 +255,11 @@ func fillTables(t *testing.T, s *store.Store, l *lane, exec func(q string, args 
 		}
 		rows, err := s.DB().Query(t.Context(), `SELECT column_name FROM information_schema.columns WHERE table_schema=current_schema AND table_name=$1
 			AND column_name NOT IN ('seq', 'n') ORDER BY ordinal_position`, table)
-		if err != nil {
-			t.Fatal(err)
-		}
 		var names, values []string
-		err = dbutil.NewRowIter(rows, func(row dbutil.Scannable) (name string, err error) {
+		err = dbutil.NewRowIterWithError(rows, func(row dbutil.Scannable) (name string, err error) {
 			err = row.Scan(&name)
 			return name, err
-		}).Iter(func(name string) (bool, error) {
+		}, err).Iter(func(name string) (bool, error) {
 			value := "m." + name
 			switch name {
 			case "id":
