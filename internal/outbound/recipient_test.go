@@ -95,3 +95,25 @@ func TestARegionReadsNumbersWithoutACountryCode(t *testing.T) {
 		t.Errorf("Accept = %+v, %v, want it read as a number of Brazil", a.Message, err)
 	}
 }
+
+func TestAnExplanationReadsRecipientsAsASendDoes(t *testing.T) {
+	s := storetest.SQLite(t)
+	w := newWorld(t, s)
+	if _, err := s.UpdateOrganization(t.Context(), "org-a", store.OrgChange{People: func(p *fleet.PeopleRules) { p.Region = "BR" }}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.OptOut(t.Context(), "org-a", fleet.Recipient{Phone: "5511900000001"}, store.Decision{Stop: true, Source: fleet.OptOutManual}); err != nil {
+		t.Fatal(err)
+	}
+	project := request().Project
+	if e, err := w.o.Explain(t.Context(), "org-a", project, "(011) 96123-4567"); err != nil || e.Refusal != nil {
+		t.Errorf("Explain of a national number = %v, %v, want that it would be sent", e.Refusal, err)
+	}
+	e, err := w.o.Explain(t.Context(), "org-a", project, "5511900000001@c.us")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, e.Refusal, fleet.CodeOptedOut)
+	_, err = w.o.Explain(t.Context(), "org-a", project, string(fleet.NewContactID()))
+	wantCode(t, err, "INVALID_RECIPIENT")
+}

@@ -55,6 +55,12 @@ func (t *trial) caps(ctx context.Context, v *verdict) error {
 	if err := g.heldUp(ctx, held, t.hold); err != nil {
 		return err
 	}
+	if err := g.reopens(ctx, held); err != nil {
+		return err
+	}
+	if err := g.auditCaps(ctx, held); err != nil {
+		return err
+	}
 	if err := g.arrived(ctx, arriveTime, never); err != nil {
 		t.say("%v", err)
 	}
@@ -89,7 +95,7 @@ func (g *gateway) burst(ctx context.Context, o *org) error {
 		case a.status == http.StatusTooManyRequests && a.code == "RATE_LIMITED" && a.after > 0:
 			refused++
 		default:
-			return fmt.Errorf("one of %d sends at once was answered %v", burst, a.err)
+			return fmt.Errorf("one of %d sends at once was answered: %w", burst, a.err)
 		}
 	}
 	g.say("%s: of %d sends at once over two processes %d are taken, %d told 429 RATE_LIMITED (of %d and %d)", o.id, burst, taken, refused, o.cap, burst-o.cap)
@@ -209,9 +215,6 @@ func (g *gateway) heldUp(ctx context.Context, o *org, hold time.Duration) error 
 		g.say("%s: %v", o.id, err)
 	}
 	if err := g.nothing(ctx, o, time.Now().Add(5*time.Second)); err != nil {
-		return err
-	}
-	if err := g.reopens(ctx, o); err != nil {
 		return err
 	}
 	return g.auditCaps(ctx, o)
