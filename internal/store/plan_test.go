@@ -277,7 +277,7 @@ func fillTables(t *testing.T, s *store.Store, l *lane, exec func(q string, args 
 			case "outcome":
 				value = `'sent'`
 			case "created_at", "received_at", "sent_at":
-				value = `$3::bigint-g*1000`
+				value = `$3::bigint-g::bigint*1000`
 			}
 			names, values = append(names, name), append(values, value)
 			return true, nil
@@ -289,7 +289,7 @@ func fillTables(t *testing.T, s *store.Store, l *lane, exec func(q string, args 
 			*planRows, id, time.Now().UnixMilli())
 	}
 	now := time.Now().UnixMilli()
-	exec(`INSERT INTO attempts (message_id, n, session_id, epoch, kind, at, outcome) SELECT 'fil_'||g, 1, $2, 1, 'send', $3::bigint-g*60000, 'sent'
+	exec(`INSERT INTO attempts (message_id, n, session_id, epoch, kind, at, outcome) SELECT 'fil_'||g, 1, $2, 1, 'send', $3::bigint-g::bigint*60000, 'sent'
 		FROM generate_series(1, $1::int) AS g`, *planRows, l.sess.ID, now)
 	exec(`INSERT INTO contacts (id, org_id, contact_key, phone, lid, jid, conversation_id, created_at) SELECT 'ctc_'||g, 'org-a', (5511910000000+g)::text,
 			(5511910000000+g)::text, '2'||(5511910000000+g), (5511910000000+g)||'@s.whatsapp.net', 'cnv_'||g, $2::bigint FROM generate_series(1, $1::int) AS g
