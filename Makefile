@@ -68,7 +68,7 @@ stale: ## Freeze a worker until another owns its sessions, wake it, then the sam
 	@$(GO) run ./trials/stale
 
 .PHONY: routing
-routing: ## Budgets over two api processes with a frozen worker, and four ways for Redis to lose its memory, then planted bugs (PARTS, HOLD)
+routing: ## Budgets over two api processes with a frozen worker, and four ways for Redis to lose its memory, then planted bugs (PARTS, HOLD, PLANTS)
 	@scripts/need postgres redis
 	@$(GO) run ./trials/routing
 

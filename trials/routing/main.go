@@ -3,7 +3,7 @@
 // was frozen after it had taken them. Redis loses its memory in mid-traffic, in four ways: budgets, opt-outs and who hears from
 // whom hold. Then it plants bugs and must see that fail.
 //
-//	PARTS="caps redis plants" HOLD=180 go run ./trials/routing
+//	PARTS="caps redis plants" HOLD=180 PLANTS="lose-held old-bucket" go run ./trials/routing
 package main
 
 import (
@@ -40,11 +40,12 @@ type trial struct {
 	redis  *cluster.Redis
 	begun  time.Time
 	parts  []string
+	plants []string
 	hold   time.Duration // how long the worker is frozen
 }
 
 func readTrial() (*trial, error) {
-	t := &trial{begun: time.Now(), parts: parts, hold: 3 * time.Minute}
+	t := &trial{begun: time.Now(), parts: parts, plants: plants, hold: 3 * time.Minute}
 	if text := os.Getenv("PARTS"); text != "" {
 		t.parts = strings.Fields(text)
 		for _, part := range t.parts {
@@ -52,6 +53,9 @@ func readTrial() (*trial, error) {
 				return nil, fmt.Errorf("PARTS=%q: there is no part %q, only %v", text, part, parts)
 			}
 		}
+	}
+	if text := os.Getenv("PLANTS"); text != "" {
+		t.plants = strings.Fields(text)
 	}
 	if text := os.Getenv("HOLD"); text != "" {
 		n, err := strconv.Atoi(text)
