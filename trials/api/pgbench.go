@@ -117,6 +117,9 @@ func parseLog(log string) request {
 // unique are what no two requests may have in common: message ids, WhatsApp ids, nonces and the key.
 var unique = regexp.MustCompile(`msg_[0-9a-z]{26}|3EB0[0-9A-F]{18}|\b[A-Z2-7]{26}\b|capture-[0-9]{16}`)
 
+// word is a value in JSON that pgbench would take for one of its variables.
+var word = regexp.MustCompile(`":(true|false|null)\b`)
+
 // script is the request as pgbench runs it. Each parameter stands where it stood, as text; the end of what must be unique
 // is a number that pgbench chooses anew for each run.
 func (r request) script() string {
@@ -125,7 +128,7 @@ func (r request) script() string {
 	for _, s := range r.statements {
 		text := s.text
 		for i, parameter := range slices.Backward(s.parameters) { // $10 before $1
-			value := unique.ReplaceAllStringFunc(parameter, func(token string) string {
+			value := unique.ReplaceAllStringFunc(word.ReplaceAllString(parameter, `": $1`), func(token string) string {
 				return token[:len(token)-16] + "' || lpad((:n)::text, 16, '0') || '"
 			})
 			text = strings.ReplaceAll(text, "$"+strconv.Itoa(i+1), "("+value+")")
