@@ -3,7 +3,6 @@ package store
 import (
 	"database/sql"
 	"database/sql/driver"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -29,8 +28,8 @@ import (
 //	@keyed@   a value to select once in a transaction whose later statements join lists of keys with whole tables.
 //	          PostgreSQL takes every JSON list for a hundred rows and keeps its plan: one made while a table was
 //	          small would read all of it for ever. From here on the transaction goes by indexes only.
-//	@ids:$n@    a table (id) from a JSON array of text
-//	@rows:$n(a text, b bigint)@  a table (a, b) from a JSON array of {"a","b"}
+//	@ids:$n@    a table (id) from a list, or a JSON array of text
+//	@rows:$n(a text, b bigint)@  a table (a, b) from a list, or a JSON array of {"a","b"}
 //	@bytes:x@   bytes from hex text
 //
 // SQLite needs no row locks: a writing transaction is alone (_txlock=immediate).
@@ -116,57 +115,15 @@ func sqliteTable(kind, arg, columns string) string {
 	case "@ids:":
 		return "(SELECT value AS id FROM json_each(" + arg + "))"
 	case "@rows:":
-		var list []string
-		for column := range strings.SplitSeq(columns, ",") {
-			name, _, _ := strings.Cut(strings.TrimSpace(column), " ")
-			list = append(list, "value->>'"+name+"' AS "+name)
+		names := columnNames(columns)
+		for i, name := range names {
+			names[i] = "value->>'" + name + "' AS " + name
 		}
-		return "(SELECT " + strings.Join(list, ", ") + " FROM json_each(" + arg + "))"
+		return "(SELECT " + strings.Join(names, ", ") + " FROM json_each(" + arg + "))"
 	default:
 		return "unhex(" + arg + ")"
 	}
 }
-
-// idList is the argument of an @ids@ table.
-func idList[T ~string](ids []T) string {
-	return rowList(ids)
-}
-
-// rowList is the argument of an @rows@ table.
-func rowList[T any](rows []T) string {
-	if rows == nil {
-		return "[]"
-	}
-	b, err := json.Marshal(rows)
-	if err != nil {
-		panic(err) // rows are strings, numbers and booleans, which always marshal
-	}
-	return string(b)
-}
-
-type termArg struct {
-	ID    fleet.SessionID `json:"id"`
-	Epoch int64           `json:"epoch"`
-}
-
-// termList is the argument of a table of (id, epoch).
-func termList(terms []fleet.Term) string {
-	args := make([]termArg, len(terms))
-	for i, t := range terms {
-		args[i] = termArg{t.SessionID, t.Epoch}
-	}
-	return rowList(args)
-}
-
-// Held is a list of terms as statements take it. To make one costs more than to look for work and find
-// none, so who looks every second keeps it as long as its terms stay the same.
-type Held struct {
-	n    int
-	rows string
-}
-
-// Hold makes the list of these terms.
-func Hold(terms []fleet.Term) Held { return Held{len(terms), termList(terms)} }
 
 // ms turns a time into its column form; the zero time is 0.
 func ms(t time.Time) int64 {

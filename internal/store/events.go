@@ -63,7 +63,7 @@ type streamArg struct {
 }
 
 // streamList names the events' streams and counts them, and gives each event its id.
-func streamList(events []fleet.Event) string {
+func streamList(events []fleet.Event) list {
 	n := map[string]int{}
 	for i := range events {
 		ev := &events[i]
@@ -119,11 +119,11 @@ func (s *Store) insertEvents(events []fleet.Event) []Statement {
 		byID[id].Seq, byID[id].CreatedAt = seq, created
 		return nil
 	}
-	list := []any{rowList(args)}
+	rows := []any{rowList(args)}
 	if s.Postgres() {
-		return []Statement{{Text: `WITH ev AS (` + insertEvents + `), owed AS (` + insertDeliveries + `) SELECT id, seq, created_at FROM ev`, Args: list, Row: fill}}
+		return []Statement{{Text: `WITH ev AS (` + insertEvents + `), owed AS (` + insertDeliveries + `) SELECT id, seq, created_at FROM ev`, Args: rows, Row: fill}}
 	}
-	return []Statement{{Text: insertEvents, Args: list, Row: fill}, {Text: insertDeliveries, Args: list}}
+	return []Statement{{Text: insertEvents, Args: rows, Row: fill}, {Text: insertDeliveries, Args: rows}}
 }
 
 const eventRows = `@rows:$1(event text, org text, what text, session text, conversation text, line text, back bigint, body text, consumers boolean)@`

@@ -339,13 +339,14 @@ func (b *batch) write() []Statement {
 	}
 	slices.SortFunc(changed, func(x, y *frame) int { return cmp.Compare(x.Seq, y.Seq) })
 	slices.SortFunc(b.results, func(x, y resultArg) int { return cmp.Compare(x.Message, y.Message) })
-	args := []any{rowList(changed), rowList(b.results), rowList(b.attempts), streamList(b.events)}
+	lists := []list{rowList(changed), rowList(b.results), rowList(b.attempts), streamList(b.events)}
+	args := []any{lists[0], lists[1], lists[2], lists[3]}
 	var all []Statement
 	if b.s.Postgres() {
 		all = append(all, Statement{Text: writeSteps, Args: args})
 	} else {
 		for i, q := range []string{writeFrames, settleAttempts, insertAttempts, bumpStreams("$4")} {
-			if args[i] != "[]" {
+			if lists[i].len() > 0 {
 				all = append(all, Statement{Text: q, Args: args[:i+1]})
 			}
 		}

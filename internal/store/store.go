@@ -54,7 +54,8 @@ type Store struct {
 	ring *seal.Ring
 	now  func() time.Time
 
-	texts sync.Map // statements by the text with tokens that they come from
+	texts   sync.Map // statements by the text with tokens that they come from
+	spreads sync.Map // spreadKey → *spreadText
 
 	steps   *group.Committer[*Step]       // what lanes and receipts commit, together
 	accepts *group.Committer[*Acceptance] // messages, queued together
@@ -218,18 +219,29 @@ func (s *Store) Fenced(ctx context.Context, term fleet.Term, fn func(ctx context
 	})
 }
 
+// ready returns a statement and its arguments as the database takes them.
+func (s *Store) ready(q string, args []any) (string, []any) {
+	if s.Postgres() {
+		return s.sql(q), args
+	}
+	return s.spread(q, args)
+}
+
 func (s *Store) exec(ctx context.Context, q string, args ...any) (int64, error) {
-	n, err := Exec(ctx, s.db, s.sql(q), args...)
+	q, args = s.ready(q, args)
+	n, err := Exec(ctx, s.db, q, args...)
 	return n, unavailable(err)
 }
 
 func (s *Store) row(ctx context.Context, q string, args ...any) *sql.Row {
-	return s.db.QueryRow(ctx, s.sql(q), args...)
+	q, args = s.ready(q, args)
+	return s.db.QueryRow(ctx, q, args...)
 }
 
 // query runs q and calls scan once per row.
 func (s *Store) query(ctx context.Context, scan func(dbutil.Scannable) error, q string, args ...any) error {
-	return each(ctx, s.db, scan, s.sql(q), args...)
+	q, args = s.ready(q, args)
+	return each(ctx, s.db, scan, q, args...)
 }
 
 // Statement is one of several that make a transaction, whoever sends them.
