@@ -127,10 +127,11 @@ func (f *fixture) gauge(name string, want float64) {
 // message inserts a message made an age ago.
 func (f *fixture) message(id, session, status string, age time.Duration) {
 	f.Helper()
-	f.sql(`INSERT INTO messages (id, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid, kind, wa_id, payload,
+	f.sql(`INSERT INTO messages (id, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid, kind, wa_id,
 			status, due_at, expires_at, created_at)
-		VALUES ($1, 'org-a', 'p', $2, 'cnv-a', '5511900000001', '5511900000001', '5511900000001@s.whatsapp.net', 'text', $3, $4, $5, $6, $7, $6)`,
-		id, session, "3EB0"+id, []byte{1}, status, f.ago(age), f.ago(age-10*time.Minute))
+		VALUES ($1, 'org-a', 'p', $2, 'cnv-a', '5511900000001', '5511900000001', '5511900000001@s.whatsapp.net', 'text', $3, $4, $5, $6, $5)`,
+		id, session, "3EB0"+id, status, f.ago(age), f.ago(age-10*time.Minute))
+	f.sql(`INSERT INTO payloads (message, sealed) SELECT seq, $2 FROM messages WHERE id=$1`, id, []byte{1})
 }
 
 func TestQueuedMessagesPastTheirTimeExpireAndAreTold(t *testing.T) {
@@ -193,9 +194,9 @@ func TestNoSendStaysOpenForEverAfterACrash(t *testing.T) {
 		f.message("m-0", "s-dead", "sending", time.Hour)
 		f.sql(`UPDATE messages SET claim_epoch=1, locked_until=$1`, f.ago(30*time.Second))
 		f.sql(`WITH RECURSIVE k(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM k WHERE i < $1)
-			INSERT INTO messages (id, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid, kind, wa_id, payload,
+			INSERT INTO messages (id, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid, kind, wa_id,
 				status, claim_epoch, locked_until, due_at, expires_at, created_at)
-			SELECT 'm-' || i, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid, kind, 'w-' || i, payload,
+			SELECT 'm-' || i, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid, kind, 'w-' || i,
 				status, claim_epoch, locked_until, due_at, expires_at, created_at FROM messages, k WHERE id = 'm-0'`, n-1)
 		f.run("tell-unknown", 0) // a frame is not unknown for a minute yet
 		f.run("close-unconfirmed", 0)
@@ -263,7 +264,7 @@ func TestRetentionKeepsWhatIsYoungOrOpenAndDropsTheRest(t *testing.T) {
 			f.Fatal(err)
 		}
 		f.want(`SELECT id FROM messages ORDER BY id`, "open", "paid", "young")
-		f.want(`SELECT id FROM messages WHERE payload IS NOT NULL ORDER BY id`, "open", "young")
+		f.want(`SELECT id FROM messages JOIN payloads ON message=seq ORDER BY id`, "open", "young")
 		f.want(`SELECT CAST(n AS TEXT) FROM attempts`, "2")
 		f.want(`SELECT id FROM inbound_messages`, "in-young")
 		f.want(`SELECT id FROM deliveries ORDER BY id`, "done-young", "owed-old")

@@ -467,16 +467,16 @@ func TestASlotOfADeadSchedulerIsTakenAgainAndMissedSlotsKeepTheBeat(t *testing.T
 func TestOldAttemptsAndDeadWorkersArePurged(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		now := time.Now()
+		term := commandSession(t, s, "a-01")
 		for i := range 5 {
-			mustSQL(t, s, `INSERT INTO attempts (message_id, n, session_id, epoch, kind, at) VALUES ('m', $1, 's', 1, 'send', $2)`,
-				i, now.Add(-time.Duration(i)*time.Hour).UnixMilli())
+			mustSQL(t, s, `INSERT INTO attempts (message_id, n, session_id, epoch, kind, at) VALUES ('m', $1, $2, 1, 'send', $3)`,
+				i, term.SessionID, now.Add(-time.Duration(i)*time.Hour).UnixMilli())
 		}
 		for _, want := range []int{2, 1, 0} {
 			if n, err := s.PurgeAttempts(t.Context(), now.Add(-90*time.Minute), 2); n != want || err != nil {
 				t.Errorf("PurgeAttempts = %d, %v, want %d", n, err, want)
 			}
 		}
-		term := commandSession(t, s, "a-01")
 		for owner, beat := range map[string]time.Time{"gone/1": now.Add(-time.Hour), "here/1": now, term.Owner: now.Add(-time.Hour)} {
 			mustSQL(t, s, `INSERT INTO workers (owner, id, version, sessions, max_sessions, draining, started_at, beat_at)
 				VALUES ($1, 'w', 'v', 0, 1, FALSE, 1, $2)`, owner, beat.UnixMilli())

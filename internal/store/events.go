@@ -173,9 +173,13 @@ func (s *Store) GetEvent(ctx context.Context, org fleet.OrgID, id fleet.EventID)
 // PurgeEvents deletes up to limit events made before a time, but none that is still owed to an
 // endpoint. It returns how many are gone; fewer than limit means that none is left.
 func (s *Store) PurgeEvents(ctx context.Context, before time.Time, limit int) (int, error) {
-	n, err := s.exec(ctx, `DELETE FROM events WHERE n IN (SELECT e.n FROM events e WHERE e.created_at < $1
-		AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.event_id = e.id AND d.status = 'pending') ORDER BY e.created_at LIMIT $2)`,
-		ms(before), limit)
+	bound, err := s.before(ctx, eventsByAge, before)
+	if err != nil {
+		return 0, fmt.Errorf("purge events: %w", err)
+	}
+	n, err := s.exec(ctx, `DELETE FROM events WHERE n IN (SELECT e.n FROM events e WHERE e.n < $1
+		AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.event_id = e.id AND d.status = 'pending') ORDER BY e.n LIMIT $2)`,
+		bound, limit)
 	if err != nil {
 		return 0, fmt.Errorf("purge events: %w", err)
 	}

@@ -34,7 +34,6 @@ type frame struct {
 	PlayedAt     int64         `json:"played_at"`
 	Epoch        int64         `json:"claim_epoch"`
 	Attempts     int64         `json:"attempts"`
-	Payload      string        `json:"payload,omitempty"` // sealed, in hex; "" = as it is
 	Reservation  string        `json:"reservation"`
 	Parked       bool          `json:"parked"`
 	Hops         int64         `json:"hops"`

@@ -21,8 +21,11 @@ import (
 
 const (
 	// repeatDue is true for a message m whose repeat is due.
-	repeatDue = `m.status='sending' AND m.outcome='unknown' AND m.payload IS NOT NULL AND m.repeats<2 AND m.next_repeat_at>0 AND m.next_repeat_at<=@now@
-		AND m.unknown_since>@now@-86400000`
+	repeatDue = `m.status='sending' AND m.outcome='unknown' AND m.repeats<2 AND m.next_repeat_at>0 AND m.next_repeat_at<=@now@
+		AND m.unknown_since>@now@-86400000 AND (SELECT 1 FROM payloads p WHERE p.message=m.seq) IS NOT NULL`
+
+	// toRepeat is the payload of a message m whose frame left before.
+	toRepeat = `CASE WHEN m.status='sending' THEN (SELECT p.sealed FROM payloads p WHERE p.message=m.seq) END`
 
 	// sendDue is true for a message m whose first frame, or another one after none left, is due. An
 	// earlier message to the same person holds a later one back while its frame may be on its way, for
@@ -53,13 +56,13 @@ const (
 	dueLanes = `SELECT t.id FROM @rows:$1(id text, epoch bigint)@ AS t
 		WHERE (SELECT 1 FROM messages m WHERE m.session_id=t.id AND ` + laneDue + ` ORDER BY m.seq LIMIT 1) IS NOT NULL`
 
-	nextInLane = `SELECT ` + messageColumns + `, m.payload FROM messages m
+	nextInLane = `SELECT ` + messageColumns + `, ` + toRepeat + ` FROM messages m
 		WHERE m.session_id=$1 AND ` + laneDue + ` ORDER BY m.seq LIMIT 1`
 
 	// lookAhead is nextInLane for many lanes, each as it will be when the message in flight is sent.
 	lookAhead = `WITH t AS MATERIALIZED (SELECT (SELECT m.seq FROM messages m WHERE m.session_id=t.lane AND ` +
 		laneDueIf + sendDueBut + `t.flight` + sendDueFor + `) ORDER BY m.seq LIMIT 1) AS next FROM @rows:$1(lane text, flight text)@ AS t)
-		SELECT ` + messageColumns + `, m.payload FROM t JOIN messages m ON m.seq=t.next`
+		SELECT ` + messageColumns + `, ` + toRepeat + ` FROM t JOIN messages m ON m.seq=t.next`
 )
 
 // DueLanes says which of these sessions have a message that may be sent now. It takes no locks.
@@ -91,7 +94,7 @@ func (s *Store) FrameAges(ctx context.Context, session fleet.SessionID, span tim
 // LaneItem is the next thing a lane has to send.
 type LaneItem struct {
 	fleet.Message
-	Payload []byte // the marshalled message of the first send; nil before it
+	Payload []byte // the marshalled message of the first send, to be repeated; nil otherwise
 	Repeat  bool   // the outcome is unknown: send Payload again under the same id
 }
 

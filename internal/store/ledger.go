@@ -97,7 +97,7 @@ func (s *Store) readFrames(ctx context.Context, rows *LedgerRows) error {
 	}, `SELECT s.slug, max(f.at), count(*), sum(f.opened) FROM (
 			SELECT a.session_id, a.at, CASE WHEN m.opened AND a.kind='send' THEN 1 ELSE 0 END AS opened,
 				CASE WHEN a.at>@now@-120000 THEN a.at/1000 WHEN a.at>@now@-7200000 THEN a.at/60000 ELSE a.at/1200000 END AS part
-			FROM attempts a JOIN messages m ON m.id=a.message_id
+			FROM sessions s JOIN attempts a ON a.session_id=s.id JOIN messages m ON m.id=a.message_id
 			WHERE a.at>@now@-90000000 AND a.outcome<>'nothing'
 				AND NOT (a.outcome='' AND a.kind='send' AND m.status='sending' AND m.outcome='' AND m.reservation<>'')) AS f
 		JOIN sessions s ON s.id=f.session_id GROUP BY s.slug, f.part`)
@@ -112,7 +112,7 @@ func (s *Store) readTried(ctx context.Context, rows *LedgerRows) error {
 		return err
 	}, `SELECT s.slug, a.outcome, a.code FROM attempts a JOIN sessions s ON s.id=a.session_id
 		WHERE a.at>@now@-21600000 AND a.outcome IN ('sent', 'refused')
-			AND a.session_id IN (SELECT r.session_id FROM attempts r WHERE r.at>@now@-21600000 AND r.outcome='refused')
+			AND EXISTS (SELECT 1 FROM attempts r WHERE r.session_id=s.id AND r.at>@now@-21600000 AND r.outcome='refused')
 		ORDER BY a.at, a.message_id, a.n`)
 }
 
@@ -125,6 +125,14 @@ func (s *Store) readOutstanding(ctx context.Context, rows *LedgerRows) error {
 
 // readPins finds who wrote to a person last; where nobody did, who heard from them last.
 func (s *Store) readPins(ctx context.Context, rows *LedgerRows) error {
+	var longest int64
+	if err := s.row(ctx, `SELECT coalesce(max(affinity_ttl), 0) FROM organizations`).Scan(&longest); err != nil {
+		return unavailable(err)
+	}
+	first, err := s.before(ctx, messagesByAge, rows.Now.Add(-time.Duration(longest)*time.Millisecond-commitSkew))
+	if err != nil {
+		return err
+	}
 	return s.query(ctx, func(row dbutil.Scannable) error {
 		var p PinRow
 		err := row.Scan(&p.Org, &p.Key, &p.Session, at{&p.Until})
@@ -134,13 +142,13 @@ func (s *Store) readPins(ctx context.Context, rows *LedgerRows) error {
 			SELECT w.org_id, w.contact_key, w.session_id, w.at+o.affinity_ttl AS until,
 				row_number() OVER (PARTITION BY w.org_id, w.contact_key ORDER BY w.sent DESC, w.at DESC) AS place
 			FROM (SELECT m.org_id, m.contact_key, m.session_id, m.created_at AS at, 1 AS sent FROM messages m
-					WHERE m.created_at>@now@-(SELECT max(affinity_ttl) FROM organizations) AND NOT m.parked
+					WHERE m.seq>=$1 AND NOT m.parked
 						AND (m.send_at=0 OR m.attempts>0) AND m.status NOT IN ('cancelled', 'suppressed')
 				UNION ALL
 				SELECT c.org_id, c.contact_key, i.session_id, i.received_at, 0 FROM inbound_messages i JOIN contacts c ON c.conversation_id=i.conversation_id
 					WHERE i.received_at>@now@-(SELECT max(affinity_ttl) FROM organizations)) AS w
 			JOIN organizations o ON o.id=w.org_id WHERE w.at+o.affinity_ttl>@now@) AS p
-		JOIN sessions s ON s.id=p.session_id WHERE p.place=1 AND s.desired<>'deleted' AND NOT s.detached`)
+		JOIN sessions s ON s.id=p.session_id WHERE p.place=1 AND s.desired<>'deleted' AND NOT s.detached`, first)
 }
 
 // readUse reads what projects have waiting, and what they used of this month's quota.
@@ -170,8 +178,12 @@ func (s *Store) readUse(ctx context.Context, rows *LedgerRows) error {
 	}
 	for _, p := range limited {
 		q := QuotaRow{Project: p.id, Month: p.month}
-		err := s.row(ctx, `SELECT count(*) FROM messages m WHERE m.project_id=$1 AND m.org_id=(SELECT org_id FROM projects WHERE id=$1) AND m.created_at>=$2
-			AND NOT `+endedUnsent, p.id, ms(p.from)).Scan(&q.Used)
+		first, err := s.before(ctx, messagesByAge, p.from.Add(-commitSkew))
+		if err != nil {
+			return err
+		}
+		err = s.row(ctx, `SELECT count(*) FROM messages m WHERE m.project_id=$1 AND m.org_id=(SELECT org_id FROM projects WHERE id=$1) AND m.seq>=$3
+			AND m.created_at>=$2 AND NOT `+endedUnsent, p.id, ms(p.from), first).Scan(&q.Used)
 		if err != nil {
 			return fmt.Errorf("count quota of project %s: %w", p.id, unavailable(err))
 		}

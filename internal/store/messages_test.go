@@ -233,7 +233,7 @@ func TestTextAndPayloadAreSealedInTheRow(t *testing.T) {
 		m := l.accept("5511900000001", "a secret word")
 		l.claim(m.ID, fleet.AttemptSend)
 		var body, payload []byte
-		if err := s.DB().QueryRow(t.Context(), `SELECT body, payload FROM messages WHERE id=$1`, m.ID).Scan(&body, &payload); err != nil {
+		if err := s.DB().QueryRow(t.Context(), `SELECT m.body, p.sealed FROM messages m JOIN payloads p ON p.message=m.seq WHERE m.id=$1`, m.ID).Scan(&body, &payload); err != nil {
 			t.Fatal(err)
 		}
 		for column, raw := range map[string][]byte{"body": body, "payload": payload} {

@@ -206,11 +206,11 @@ func (d dialectFS) Open(name string) (fs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	serial, binary := "INTEGER PRIMARY KEY AUTOINCREMENT", "BLOB"
+	serial, number, binary := "INTEGER PRIMARY KEY AUTOINCREMENT", "INTEGER", "BLOB"
 	if d.postgres {
-		serial, binary = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "BYTEA"
+		serial, number, binary = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "BIGINT", "BYTEA"
 	}
-	text := strings.NewReplacer("@serial@", serial, "@bytes@", binary).Replace(string(raw))
+	text := strings.NewReplacer("@serial@", serial, "@bytes@", binary, "@number@", number).Replace(string(raw))
 	return &dialectFile{File: f, Reader: strings.NewReader(text)}, nil
 }
 

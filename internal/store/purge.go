@@ -10,7 +10,7 @@ import (
 // sliding counts from the last 24 hours, so callers keep 25 hours at least.
 func (s *Store) PurgeAttempts(ctx context.Context, before time.Time, limit int) (int, error) {
 	n, err := s.exec(ctx, `DELETE FROM attempts WHERE (message_id, n) IN (
-		SELECT message_id, n FROM attempts WHERE at < $1 ORDER BY at LIMIT $2)`, ms(before), limit)
+		SELECT a.message_id, a.n FROM sessions s CROSS JOIN attempts a WHERE a.session_id=s.id AND a.at < $1 LIMIT $2)`, ms(before), limit)
 	if err != nil {
 		return 0, fmt.Errorf("purge attempts: %w", err)
 	}

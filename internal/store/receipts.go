@@ -29,7 +29,7 @@ func (s *Store) ApplyReceipt(ctx context.Context, term fleet.Term, r fleet.Recei
 func (s *Store) PayloadForRetry(ctx context.Context, session fleet.SessionID, waID string) ([]byte, error) {
 	var id fleet.MessageID
 	var sealed []byte
-	err := s.row(ctx, `SELECT m.id, m.payload FROM messages m WHERE m.session_id=$1 AND m.wa_id=$2 AND m.payload IS NOT NULL
+	err := s.row(ctx, `SELECT m.id, p.sealed FROM messages m JOIN payloads p ON p.message=m.seq WHERE m.session_id=$1 AND m.wa_id=$2
 		AND EXISTS (SELECT 1 FROM attempts a WHERE a.message_id=m.id AND a.kind<>'retry' AND a.at>@now@-CAST($3 AS BIGINT))`,
 		session, waID, fleet.PayloadRetention.Milliseconds()).Scan(&id, &sealed)
 	if err != nil {

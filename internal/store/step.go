@@ -146,6 +146,7 @@ type batch struct {
 
 	results  []resultArg
 	attempts []attemptArg
+	payloads []payloadArg
 }
 
 type waKey struct {
@@ -156,7 +157,7 @@ type waKey struct {
 // run sends the statements. Those that are flushed have been answered; the others may still be on their way.
 func (b *batch) run(send func([]Statement) error, flush func() error) error {
 	b.held, b.frames, b.byWAID = map[fleet.Term]bool{}, map[fleet.MessageID]*frame{}, map[waKey]*frame{}
-	b.events, b.results, b.attempts = nil, nil, nil
+	b.events, b.results, b.attempts, b.payloads = nil, nil, nil, nil
 	for _, p := range b.steps { // a step that is tried again starts afresh
 		p.Claimed, p.Raised, p.Next, p.over = false, nil, nil, false
 	}
@@ -244,7 +245,7 @@ func (b *batch) claim(p *Step) {
 	}
 	f.claim(p.Term.Epoch, p.Claim, b.now)
 	if p.Claim.Kind == fleet.AttemptSend {
-		f.Payload = hex.EncodeToString(b.s.ring.Seal(payloadRow(f.ID), p.Claim.Payload))
+		b.payloads = append(b.payloads, payloadArg{f.Seq, hex.EncodeToString(b.s.ring.Seal(payloadRow(f.ID), p.Claim.Payload))})
 	}
 	b.attempts = append(b.attempts, attemptArg{f.ID, f.Attempts, f.Session, p.Term.Epoch, p.Claim.Kind})
 	p.Claimed = true
@@ -339,13 +340,16 @@ func (b *batch) write() []Statement {
 	}
 	slices.SortFunc(changed, func(x, y *frame) int { return cmp.Compare(x.Seq, y.Seq) })
 	slices.SortFunc(b.results, func(x, y resultArg) int { return cmp.Compare(x.Message, y.Message) })
-	lists := []list{rowList(changed), rowList(b.results), rowList(b.attempts), streamList(b.events)}
-	args := []any{lists[0], lists[1], lists[2], lists[3]}
+	lists := []list{rowList(changed), rowList(b.results), rowList(b.attempts), rowList(b.payloads), streamList(b.events)}
+	args := make([]any, len(lists))
+	for i, l := range lists {
+		args[i] = l
+	}
 	var all []Statement
 	if b.s.Postgres() {
 		all = append(all, Statement{Text: writeSteps, Args: args})
 	} else {
-		for i, q := range []string{writeFrames, settleAttempts, insertAttempts, bumpStreams("$4")} {
+		for i, q := range []string{writeFrames, settleAttempts, insertAttempts, writePayloads, bumpStreams("$5")} {
 			if lists[i].len() > 0 {
 				all = append(all, Statement{Text: q, Args: args[:i+1]})
 			}

@@ -57,12 +57,14 @@ const (
 	writeFrames = `UPDATE messages AS m SET status=f.status, outcome=f.outcome, error_code=f.error_code, error_detail=f.error_detail,
 			repeats=f.repeats, locked_until=f.locked_until, due_at=f.due_at, unknown_since=f.unknown_since, next_repeat_at=f.next_repeat_at,
 			sent_at=f.sent_at, delivered_at=f.delivered_at, read_at=f.read_at, played_at=f.played_at,
-			claim_epoch=f.claim_epoch, attempts=f.attempts, payload=CASE WHEN f.payload IS NULL THEN m.payload ELSE @bytes:f.payload@ END,
-			reservation=f.reservation, parked=f.parked, hops=f.hops
+			claim_epoch=f.claim_epoch, attempts=f.attempts, reservation=f.reservation, parked=f.parked, hops=f.hops
 		FROM @rows:$1(frame bigint, status text, outcome text, error_code text, error_detail text, repeats bigint, locked_until bigint,
 			due_at bigint, unknown_since bigint, next_repeat_at bigint, sent_at bigint, delivered_at bigint, read_at bigint, played_at bigint,
-			claim_epoch bigint, attempts bigint, payload text, reservation text, parked boolean, hops bigint)@ AS f
+			claim_epoch bigint, attempts bigint, reservation text, parked boolean, hops bigint)@ AS f
 		WHERE m.seq=f.frame`
+
+	writePayloads = `INSERT INTO payloads (message, sealed)
+		SELECT p.frame, @bytes:p.sealed@ FROM @rows:$4(frame bigint, sealed text)@ AS p WHERE TRUE ON CONFLICT (message) DO UPDATE SET sealed=excluded.sealed`
 
 	settleAttempts = `UPDATE attempts AS a SET outcome=r.result, code=r.why
 		FROM @rows:$2(message text, term bigint, result text, why bigint)@ AS r
@@ -74,7 +76,7 @@ const (
 )
 
 // writeSteps is all of it in one statement, for PostgreSQL.
-var writeSteps = `WITH changed AS (` + writeFrames + `), settled AS (` + settleAttempts + `), made AS (` + insertAttempts + `) ` + bumpStreams("$4")
+var writeSteps = `WITH changed AS (` + writeFrames + `), settled AS (` + settleAttempts + `), made AS (` + insertAttempts + `), kept AS (` + writePayloads + `) ` + bumpStreams("$5")
 
 // resultArg completes a frame's row in attempts.
 type resultArg struct {
@@ -91,6 +93,12 @@ type attemptArg struct {
 	Session fleet.SessionID   `json:"session"`
 	Epoch   int64             `json:"term"`
 	Kind    fleet.AttemptKind `json:"kind"`
+}
+
+// payloadArg is what a claimed frame says.
+type payloadArg struct {
+	Seq    int64  `json:"frame"`
+	Sealed string `json:"sealed"` // hex
 }
 
 type laneArg struct {
