@@ -3,7 +3,7 @@
 //
 // It owns the queue between the callers and one commit at a time, and knows nothing of what is
 // committed. Batches are natural: the first caller is served at once and alone, and whoever comes
-// while a commit is under way shares the next one. Nobody ever waits for a batch to fill.
+// while a commit is under way, or can't begin yet, shares the next one. Nobody ever waits for a batch to fill.
 //
 // A Committer has a goroutine only while there is something to commit; Wait joins it.
 package group
@@ -31,6 +31,10 @@ func (r *rejected) Unwrap() error { return r.err }
 
 // Committer commits steps of one kind. Make it with New; it is safe for use by several goroutines.
 type Committer[S any] struct {
+	// Ready, if it is set before the first step, returns when a commit could begin. A database that others write to
+	// gets fewer and larger commits so: who comes meanwhile shares the next.
+	Ready func(ctx context.Context)
+
 	commit func(ctx context.Context, steps []S) error
 	limit  time.Duration
 
@@ -109,6 +113,7 @@ func (c *Committer[S]) withdraw(e *entry[S]) {
 func (c *Committer[S]) run(ctx context.Context) {
 	for {
 		c.rest()
+		c.ready(ctx)
 		batch := c.take()
 		if batch == nil {
 			return
@@ -144,6 +149,15 @@ func (c *Committer[S]) rest() {
 	case <-t.C:
 	case <-c.wake:
 	}
+}
+
+func (c *Committer[S]) ready(ctx context.Context) {
+	if c.Ready == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.limit)
+	defer cancel()
+	c.Ready(ctx)
 }
 
 func (c *Committer[S]) take() []*entry[S] {

@@ -55,6 +55,33 @@ func TestWhoComesDuringACommitSharesTheNextOne(t *testing.T) {
 	})
 }
 
+func TestWhoComesBeforeACommitCanBeginSharesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got log
+		c := group.New(time.Minute, func(_ context.Context, steps []int) error {
+			got.add(steps)
+			return nil
+		})
+		c.Ready = func(context.Context) { time.Sleep(time.Second) }
+		gone, leave := context.WithCancel(t.Context())
+		for i, ctx := range []context.Context{t.Context(), gone, t.Context()} {
+			go func() {
+				time.Sleep(time.Duration(i) * time.Millisecond)
+				if err := c.Do(ctx, i); !errors.Is(err, ctx.Err()) {
+					t.Errorf("Do(%d) = %v, want %v", i, err, ctx.Err())
+				}
+			}()
+		}
+		time.Sleep(500 * time.Millisecond)
+		leave()
+		time.Sleep(time.Second)
+		c.Wait()
+		if diff := cmp.Diff([][]int{{0, 2}}, got.batches); diff != "" {
+			t.Errorf("batches (-want +got):\n%s", diff)
+		}
+	})
+}
+
 func TestAPoisonStepFailsAlone(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"rejected": func() error { return group.Rejected(errors.New("poison")) },

@@ -231,7 +231,7 @@ func (s *Store) createMessages(ctx context.Context, messages []*fleet.Message, w
 			m.Reservation, m.Generation, m.Opened, m.Parked, ms(m.SendAt),
 		}
 	}
-	err = s.query(ctx, func(row dbutil.Scannable) error {
+	fill := func(row dbutil.Scannable) error {
 		var id fleet.MessageID
 		var seq int64
 		var due, expires, created time.Time
@@ -242,7 +242,20 @@ func (s *Store) createMessages(ctx context.Context, messages []*fleet.Message, w
 		m.Seq, m.DueAt, m.ExpiresAt, m.CreatedAt = seq, due, expires, created
 		stored[id] = true
 		return nil
-	}, `INSERT INTO messages (id, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid,
+	}
+	part := len(args)
+	if !s.Postgres() {
+		part = valuesMost
+	}
+	for rows := range slices.Chunk(args, part) {
+		if err := s.query(ctx, fill, insertMessages, rowList(rows)); err != nil {
+			return nil, err
+		}
+	}
+	return stored, s.writeOut(ctx, messages, stored, wanted)
+}
+
+const insertMessages = `INSERT INTO messages (id, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid,
 			kind, client_ref, body, wa_id, status, due_at, expires_at, created_at, unresolved, exempt,
 			reservation, ledger_generation, opened, parked, send_at)
 		SELECT r.message, r.org, r.project, r.session, r.conversation, r.contact, r.input, r.jid,
@@ -253,9 +266,4 @@ func (s *Store) createMessages(ctx context.Context, messages []*fleet.Message, w
 		JOIN @rows:$1(message text, org text, project text, session text, conversation text, contact text, input text, jid text,
 			what text, ref text, text text, wa text, due bigint, ttl bigint, ask boolean, exempt boolean,
 			held text, generation bigint, opened boolean, parked boolean, send bigint)@ AS r ON r.generation=0 OR r.generation=l.generation
-		RETURNING id, seq, due_at, expires_at, created_at`, rowList(args))
-	if err != nil {
-		return nil, err
-	}
-	return stored, s.writeOut(ctx, messages, stored, wanted)
-}
+		RETURNING id, seq, due_at, expires_at, created_at`

@@ -65,6 +65,15 @@ func (f *fileSource) Connect(context.Context) (driver.Conn, error) {
 	return &preparing{sqliteConn: able, idle: map[string]driver.Stmt{}, turn: f.turn}, nil
 }
 
+// free returns when nobody in this process writes, or ctx ends. Somebody else may begin at once.
+func (f *fileSource) free(ctx context.Context) {
+	select {
+	case f.turn <- struct{}{}:
+		<-f.turn
+	case <-ctx.Done():
+	}
+}
+
 // Driver implements driver.Connector.
 func (*fileSource) Driver() driver.Driver { return fileDriver }
 

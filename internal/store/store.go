@@ -93,6 +93,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.chatLooks = group.New(acceptLimit, s.lookForChats)
 	s.keyClaims = group.New(acceptLimit, s.claimKeys)
 	s.contactLooks = group.New(acceptLimit, s.lookAtContacts)
+	if file, ok := source.(*fileSource); ok {
+		s.steps.Ready, s.accepts.Ready, s.keyClaims.Ready = file.free, file.free, file.free
+	}
 	if s.db, err = pool(source, dialect, o.Wrap, poolMax); err != nil {
 		return nil, err
 	}
