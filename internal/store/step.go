@@ -19,9 +19,10 @@ import (
 // stepLimit bounds the commit of the steps that share it.
 const stepLimit = 10 * time.Second
 
-// receiptWait is how long a receipt may wait for a lane's step to go with: nobody waits for it, and
-// half the transactions of a busy session are saved.
-const receiptWait = 5 * time.Millisecond
+// receiptWait is how long a receipt may wait for the next step of a lane that sends: nobody waits for it, and half the
+// transactions of a busy session are saved. Where no lane sends it does not wait, since receipts of one session come one
+// after the other.
+const receiptWait = 25 * time.Millisecond
 
 // Keys are what a frame was encrypted with: rows of whatsmeow's, which WriteKeysWith's function writes.
 type Keys interface {
@@ -68,7 +69,7 @@ func (s *Store) Commit(ctx context.Context, step *Step) error {
 		err = s.commitSteps(ctx, []*Step{step})
 	} else {
 		wait := time.Duration(0)
-		if step.Result == nil && step.Claim == nil {
+		if _, sending := s.flights.Load(step.Term.SessionID); sending && step.Result == nil && step.Claim == nil {
 			wait = receiptWait
 		}
 		err = s.steps.DoWithin(ctx, step, wait)
@@ -119,6 +120,11 @@ func (s *Store) commitSteps(ctx context.Context, steps []*Step) error {
 		})
 	}
 	for _, p := range steps {
+		if err == nil && p.Claimed {
+			s.flights.Store(p.Term.SessionID, struct{}{})
+		} else if p.Result != nil {
+			s.flights.Delete(p.Term.SessionID)
+		}
 		if p.Keys != nil {
 			p.Keys.Settled(err == nil && p.Claimed)
 		}

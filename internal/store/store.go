@@ -56,6 +56,7 @@ type Store struct {
 
 	texts   sync.Map // statements by the text with tokens that they come from
 	spreads sync.Map // spreadKey → *spreadText
+	flights sync.Map // sessions of this process whose last claimed frame has no result yet
 
 	steps   *group.Committer[*Step]       // what lanes and receipts commit, together
 	accepts *group.Committer[*Acceptance] // messages, queued together

@@ -254,10 +254,9 @@ func (l *lane) try(ctx context.Context, step *store.Step) error {
 		return err
 	}
 	if r := step.Result; r != nil {
-		l.g.v.w.nudge(ctx, bus.TopicWebhooks, "")
-		l.g.v.w.nudge(ctx, bus.TopicMessage, string(r.ID))
+		l.g.v.w.nudges.soon(nudge{bus.TopicWebhooks, ""}, nudge{bus.TopicMessage, string(r.ID)})
 		if r.Hop {
-			l.g.v.w.nudge(ctx, bus.TopicDispatch, "")
+			l.g.v.w.nudges.soon(nudge{bus.TopicDispatch, ""})
 		}
 	}
 	return nil

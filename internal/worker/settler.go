@@ -44,6 +44,7 @@ const (
 	settleQueue = 8192
 	settleMost  = 256
 	settleTime  = 5 * time.Second
+	settlePause = 10 * time.Millisecond // how long the first one waits for others
 )
 
 func newSettler(l ledger.Ledger, log *slog.Logger, ttl func(ctx context.Context, org fleet.OrgID) time.Duration, lost func(n int)) *settler {
@@ -93,6 +94,12 @@ func (s *settler) run(ctx context.Context) {
 		}
 		select {
 		case <-s.wake:
+			gather := time.NewTimer(settlePause)
+			select {
+			case <-gather.C:
+			case <-ctx.Done():
+				gather.Stop()
+			}
 		case <-ctx.Done():
 			for s.settle(ctx) {
 			}

@@ -62,6 +62,7 @@ type Worker struct {
 	dials     chan struct{} // one token per socket being opened
 	brake     brake
 	settler   *settler
+	nudges    *nudges
 	handle    func(ctx context.Context, term fleet.Term, org fleet.OrgID, m fleet.Inbound) error
 
 	mu       sync.Mutex
@@ -97,6 +98,7 @@ func New(o Options) *Worker {
 	}
 	w.container = wastore.New(wastore.Options{Store: o.Store, Log: o.Log, Registerer: o.Registerer, Merged: w.merged})
 	w.metrics = newMetrics(o.Registerer, w.Active)
+	w.nudges = newNudges(o.Bus, w.log)
 	w.settler = newSettler(o.Ledger, w.log, w.affinityTTL, func(n int) { w.metrics.unsettled.Add(float64(n)) })
 	w.keeper = lease.NewKeeper(lease.Options{
 		Store: o.Store, Owner: o.Owner, TTL: o.TTL, Beat: o.Beat, Batch: o.Batch, Max: o.Max,
@@ -155,6 +157,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	background.Go(func() { w.watch(bctx) })
 	background.Go(func() { w.present(bctx) })
 	background.Go(func() { w.settler.run(bctx) })
+	background.Go(func() { w.nudges.run(bctx) })
 
 	var failed error
 	select {
@@ -240,9 +243,7 @@ func (w *Worker) nudged(topic, payload string) {
 
 // nudge says "look now" to whoever listens. It is lossy on purpose: whoever waits also polls.
 func (w *Worker) nudge(ctx context.Context, topic, payload string) {
-	if err := w.o.Bus.Publish(ctx, topic, payload); err != nil {
-		w.log.DebugContext(ctx, "nudge lost", slog.String("topic", topic), slog.Any("err", err))
-	}
+	w.nudges.now(ctx, topic, payload)
 }
 
 func (w *Worker) supervisor(id fleet.SessionID) *supervisor {
