@@ -16,7 +16,7 @@ type nudges struct {
 	mu      sync.Mutex
 	waiting []nudge
 	known   map[nudge]bool // of those
-	wake    chan struct{} // one slot: something waits
+	wake    chan struct{}  // one slot: something waits
 }
 
 type nudge struct{ topic, payload string }
