@@ -3,13 +3,16 @@ package simulate
 import (
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/testkit"
 )
+
+// goroutineSlack is how many more goroutines there may be after the storm than before it.
+const goroutineSlack = 3
 
 // calmLimit is how long the fleet may take until nothing is left to do. The longest wait of its own is the breaker of an
 // endpoint.
@@ -78,11 +81,11 @@ func (w *world) dayOff() {
 	w.awaitQuiet()
 }
 
-// goroutines counts when everybody rests and idle connections are closed.
-func (w *world) goroutines() int {
+// goroutines counts the bubble's when everybody rests and idle connections are closed, and returns their stacks.
+func (w *world) goroutines() (int, []byte) {
 	pause(35 * time.Second)
 	settle()
-	return runtime.NumGoroutine()
+	return testkit.BubbleGoroutines()
 }
 
 // number runs a query that gives one.

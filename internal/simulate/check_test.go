@@ -11,14 +11,8 @@ import (
 	"github.com/wafleet/wafleet/internal/wasim"
 )
 
-// goroutineSlack is how many more goroutines there may be after the storm than before it.
-const goroutineSlack = 3
-
 // check compares what the gateway promises with the simulator's log, the rows and the receiver's log.
-func (w *world) check(before, after int) {
-	if after > before+goroutineSlack {
-		w.problem("%d goroutines before the storm, %d after the calm", before, after)
-	}
+func (w *world) check() {
 	messages := w.messages()
 	events := w.events()
 	w.checkOrders(messages)

@@ -306,14 +306,17 @@ func run(t *testing.T, p plan, progress *atomic.Int64) (out outcome) {
 			out.problems, out.fired = w.problems, w.fired
 		}()
 		w.start()
-		before := w.goroutines()
+		before, _ := w.goroutines()
 		w.storm()
 		w.calm()
-		after := w.goroutines()
+		after, stacks := w.goroutines()
 		if w.undecided() > 0 {
 			w.dayOff()
 		}
-		w.check(before, after)
+		if after > before+goroutineSlack {
+			w.problem("%d goroutines before the storm, %d after the calm\n%s", before, after, stacks)
+		}
+		w.check()
 		out.messages, out.inbound, out.seen = w.accepted(), w.written(), w.statements()
 	})
 	return out
