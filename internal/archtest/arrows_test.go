@@ -36,7 +36,7 @@ var arrows = map[string][]string{
 	"bus":     {"fleet", "redis"},
 	"media":   {"fleet"},
 	// L2: one job each, never each other
-	"lease":   {"fleet", "store", "plant"},
+	"lease":   {"fleet", "group", "store", "plant"},
 	"auth":    {"fleet", "seal", "store", "bus"},
 	"router":  {"fleet", "store", "ledger", "plant"},
 	"wa":      {"fleet", "plant"},

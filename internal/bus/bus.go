@@ -33,6 +33,10 @@ const (
 	TopicUnassigned = "wa-unassigned"
 	// TopicDispatch wakes the dispatching job of the scheduler: a message wants another number. Payload: empty.
 	TopicDispatch = "dispatch"
+	// TopicMedia wakes the owner of a session that has a command of class media. Payload: session id.
+	TopicMedia = "whatsapp_media"
+	// TopicAvatars is the same for class avatar.
+	TopicAvatars = "whatsapp_avatars"
 	// TopicWebhooks wakes the delivery loop. Payload: organization id or empty.
 	TopicWebhooks = "webhooks"
 	// TopicMessage says that a message's status changed. Payload: message id.
@@ -43,7 +47,8 @@ const (
 	TopicKeys = "keys-changed"
 )
 
-// TopicControl wakes the command loop of the worker with this WORKER_ID. Payload: session id.
+// TopicControl wakes the command loop of the worker with this WORKER_ID. Payload: session id, or empty
+// when it is about the worker itself.
 func TopicControl(workerID string) string { return "wa-control-" + workerID }
 
 // Bus carries nudges. Its methods are safe for use by several goroutines.

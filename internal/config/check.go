@@ -83,6 +83,7 @@ func (c *Config) Check() error {
 	if c.LeaseBeat <= 0 || 2*c.LeaseBeat >= c.LeaseTTL {
 		bad("LEASE_BEAT", "is %s: it must be positive and less than half of LEASE_TTL (%s), so that one lost beat does not lose the lease", c.LeaseBeat, c.LeaseTTL)
 	}
+	c.checkShards(bad)
 	if c.WAWebVersion != "" && !webVersion.MatchString(c.WAWebVersion) {
 		bad("WA_WEB_VERSION", "is %q: it must be three numbers, such as 2.3000.1023456789", c.WAWebVersion)
 	}
@@ -97,6 +98,40 @@ func (c *Config) Check() error {
 	atLeast("RETENTION_CHATS_DAYS", c.RetentionChatsDays, 28) // longer than anybody is warm
 	atLeast("RETENTION_COMMANDS_DAYS", c.RetentionCommandsDays, 1)
 	return join(errs)
+}
+
+// checkShards: a wrong number here would leave sessions without an owner, so nothing is guessed.
+func (c *Config) checkShards(bad func(setting, problem string, args ...any)) {
+	count := c.Shards()
+	for setting, value := range map[string]*int{"SHARD_COUNT": c.ShardCount, "WHATSAPP_SHARD_COUNT": c.WhatsAppShardCount} {
+		if value != nil && (*value < 1 || *value > maxShards) {
+			bad(setting, "is %d: it must be 1 to %d", *value, maxShards)
+			count = 0
+		}
+	}
+	if a, b := c.ShardCount, c.WhatsAppShardCount; a != nil && b != nil && *a != *b {
+		bad("WHATSAPP_SHARD_COUNT", "is %d and SHARD_COUNT is %d: they are two names of one setting, so remove one, or make them equal in every process", *b, *a)
+		count = 0
+	}
+	if i := c.ShardIndex; i != nil && (*i < 0 || count > 0 && *i >= count) {
+		bad("SHARD_INDEX", "is %d: it must be 0 to SHARD_COUNT-1 (%d)", *i, max(count, 1)-1)
+	}
+	if d := c.ShardAdoptAfter; d < 0 || d > 0 && d < 2*c.LeaseTTL {
+		bad("SHARD_ADOPT_AFTER", "is %s: it must be 0, or at least twice LEASE_TTL (%s)", d, c.LeaseTTL)
+	}
+}
+
+// maxShards is far more than processes make sense.
+const maxShards = 1024
+
+// Shards is how many parts the fleet's sessions are cut into; at least 1.
+func (c *Worker) Shards() int {
+	for _, n := range []*int{c.ShardCount, c.WhatsAppShardCount} {
+		if n != nil {
+			return max(*n, 1)
+		}
+	}
+	return 1
 }
 
 var webVersion = regexp.MustCompile(`^\d{1,9}\.\d{1,9}\.\d{1,12}$`)

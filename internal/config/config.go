@@ -59,6 +59,10 @@ type Worker struct {
 	RestoreConcurrency int           `setting:"RESTORE_CONCURRENCY" default:"10" group:"worker" help:"Sessions a worker claims, and starts, at a time."`
 	LeaseTTL           time.Duration `setting:"LEASE_TTL" default:"30s" group:"worker" help:"How long a session stays with a worker that is not heard of. A killed worker's sessions move after this."`
 	LeaseBeat          time.Duration `setting:"LEASE_BEAT" default:"10s" group:"worker" help:"How often a worker renews its leases; less than half of LEASE_TTL."`
+	ShardCount         *int          `setting:"SHARD_COUNT" placeholder:"N" group:"worker" help:"Parts into which the fleet's sessions are cut, the same for every process; 1 without it, which is no sharding. A session's part is its id's first eight hex digits modulo this."`
+	ShardIndex         *int          `setting:"SHARD_INDEX" placeholder:"N" group:"worker" help:"Which part this worker is for, 0 to SHARD_COUNT-1. Without it 'worker' starts one process per part. Not for 'up', which is for all of them."`
+	WhatsAppShardCount *int          `setting:"WHATSAPP_SHARD_COUNT" name:"whatsapp-shard-count" placeholder:"N" group:"worker" help:"Another name of SHARD_COUNT, for producers that call it so. Set to something else than SHARD_COUNT it is refused."`
+	ShardAdoptAfter    time.Duration `setting:"SHARD_ADOPT_AFTER" default:"0s" group:"worker" help:"How long a part may be without a worker until workers of other parts take its sessions over, and give them back when it has one again; at least twice LEASE_TTL, 0 is never."`
 	WAWebVersion       string        `setting:"WA_WEB_VERSION" placeholder:"A.B.C" group:"worker" help:"The WhatsApp Web version to log in as, instead of the one this binary was built with. For the day WhatsApp calls it outdated."`
 }
 

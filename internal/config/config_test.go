@@ -161,6 +161,11 @@ func TestCheckNamesEveryWrongSetting(t *testing.T) {
 		{"--lease-ttl=100ms", "LEASE_TTL", "between 1s and 1h"},
 		{"--lease-beat=15s", "LEASE_BEAT", "less than half of LEASE_TTL (30s)"},
 		{"--lease-beat=0s", "LEASE_BEAT", "positive"},
+		{"--shard-count=0", "SHARD_COUNT", "1 to 1024"},
+		{"--whatsapp-shard-count=1025", "WHATSAPP_SHARD_COUNT", "1 to 1024"},
+		{"--shard-index=1", "SHARD_INDEX", "0 to SHARD_COUNT-1 (0)"},
+		{"--shard-index=-1", "SHARD_INDEX", "0 to SHARD_COUNT-1 (0)"},
+		{"--shard-adopt-after=59s", "SHARD_ADOPT_AFTER", "twice LEASE_TTL (30s)"},
 		{"--wa-web-version=2.3000", "WA_WEB_VERSION", "three numbers"},
 		{"--retention-messages-days=3", "RETENTION_MESSAGES_DAYS", "at least 4"},
 		{"--retention-events-days=91", "RETENTION_EVENTS_DAYS", "RETENTION_MESSAGES_DAYS (90)"},
@@ -177,6 +182,36 @@ func TestCheckNamesEveryWrongSetting(t *testing.T) {
 	err := mustParse(t, []string{"--listen=x", "--lease-ttl=1ms", "--worker-max-sessions=-1"}, nil).Check()
 	if n := strings.Count(err.Error(), "\n"); n != 3 {
 		t.Errorf("Check with four mistakes = %v, want four lines", err)
+	}
+}
+
+func TestAShardIndexIsBelowItsCountAndTheCountsTwoNamesAgree(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		environ []string
+		count   int
+		want    string // the setting that is wrong
+	}{
+		{"nothing is set", nil, 1, ""},
+		{"the last shard", []string{"SHARD_COUNT=3", "SHARD_INDEX=2"}, 3, ""},
+		{"one too many", []string{"SHARD_COUNT=3", "SHARD_INDEX=3"}, 3, "SHARD_INDEX"},
+		{"an index of one shard", []string{"SHARD_INDEX=0"}, 1, ""},
+		{"the other name", []string{"WHATSAPP_SHARD_COUNT=2", "SHARD_INDEX=1"}, 2, ""},
+		{"both names agree", []string{"WHATSAPP_SHARD_COUNT=2", "SHARD_COUNT=2"}, 2, ""},
+		{"they do not", []string{"WHATSAPP_SHARD_COUNT=1", "SHARD_COUNT=2"}, 2, "WHATSAPP_SHARD_COUNT"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := mustParse(t, nil, tc.environ)
+			if got := c.Shards(); got != tc.count {
+				t.Errorf("Shards() = %d, want %d", got, tc.count)
+			}
+			switch err := c.Check(); {
+			case tc.want == "" && err != nil:
+				t.Errorf("Check() = %v, want nil", err)
+			case tc.want != "" && (err == nil || !strings.HasPrefix(err.Error(), tc.want+" is ")):
+				t.Errorf("Check() = %v, want %s refused", err, tc.want)
+			}
+		})
 	}
 }
 

@@ -67,16 +67,3 @@ type CheckPayload struct {
 type ReadPayload struct {
 	InboundID InboundID `json:"inboundId"`
 }
-
-// WorkerInfo is one worker process as it registered itself.
-type WorkerInfo struct {
-	ID          string // WORKER_ID
-	Owner       string // WORKER_ID plus boot nonce
-	Version     string
-	Sessions    int
-	MaxSessions int
-	Draining    bool
-	StartedAt   time.Time
-	BeatAt      time.Time
-	Alive       bool // its last beat is at most 35 s old, by the database's clock
-}

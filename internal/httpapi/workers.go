@@ -17,7 +17,9 @@ type Worker struct {
 	Version     string     `json:"version"`
 	Sessions    int        `json:"sessions"`
 	MaxSessions int        `json:"maxSessions"`
-	Draining    bool       `json:"draining"`
+	ShardCount  int        `json:"shardCount" doc:"Into how many parts it cuts the fleet's sessions; 1: not at all."`
+	ShardIndex  int        `json:"shardIndex" doc:"Which part it is for; -1: all of them."`
+	Draining    bool       `json:"draining" doc:"It claims nothing: it stops, or was drained."`
 	Alive       bool       `json:"alive" doc:"Its last beat is at most 35 s old. What a worker that is not alive held is moving, or has moved, to others."`
 	StartedAt   *time.Time `json:"startedAt"`
 	BeatAt      *time.Time `json:"beatAt" doc:"When it last said that it lives."`
@@ -26,7 +28,7 @@ type Worker struct {
 func workerView(w fleet.WorkerInfo) Worker {
 	return Worker{
 		WorkerID: w.ID, Owner: w.Owner, Version: w.Version, Sessions: w.Sessions, MaxSessions: w.MaxSessions,
-		Draining: w.Draining, Alive: w.Alive, StartedAt: when(w.StartedAt), BeatAt: when(w.BeatAt),
+		ShardCount: max(w.Shard.Count, 1), ShardIndex: w.Shard.Index, Draining: w.Draining || w.Drain, Alive: w.Alive, StartedAt: when(w.StartedAt), BeatAt: when(w.BeatAt),
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wafleet/wafleet/internal/fleet"
+	"github.com/wafleet/wafleet/internal/group"
 	"github.com/wafleet/wafleet/internal/store"
 )
 
@@ -26,7 +27,7 @@ type Options struct {
 	Batch  int           // 10: claims in one statement, the first of ClaimAll excepted
 	Max    int           // 500: terms held at most
 
-	ShardCount, ShardIndex int // 0 and 0: every session
+	Shard fleet.Shard // which sessions; SetShards adds more
 	// ClaimAll takes what other owners hold when Run starts, whatever its expiry, and all of it at once.
 	// Only for a process that is alone on its database by a lock of its own.
 	ClaimAll bool
@@ -53,9 +54,13 @@ type Keeper struct {
 	wake    chan struct{}
 	claims  chan struct{} // one slot: held from a claim's statement until its terms are known here
 
+	giving *group.Committer[fleet.Term]
+
 	mu       sync.Mutex
 	terms    map[fleet.SessionID]*Term
-	stopped  bool // no more claims
+	shards   []fleet.Shard // what is claimed
+	stopped  bool          // no more claims, for good
+	paused   bool          // none now
 	claimAll bool
 }
 
@@ -88,7 +93,11 @@ func NewKeeper(o Options) *Keeper {
 		claims:   make(chan struct{}, 1),
 		terms:    map[fleet.SessionID]*Term{},
 		claimAll: o.ClaimAll,
+		shards:   []fleet.Shard{o.Shard},
 	}
+	k.giving = group.New(k.attempt(), func(ctx context.Context, terms []fleet.Term) error {
+		return k.leases.ReleaseLeases(ctx, k.o.Owner, terms)
+	})
 	k.metrics = newMetrics(o.Registerer, func() float64 { return float64(len(k.held())) })
 	return k
 }
@@ -99,6 +108,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	wg.Go(func() { k.beatLoop(ctx) })
 	wg.Go(func() { k.claimLoop(ctx) })
 	wg.Wait()
+	k.giving.Wait()
 	for _, t := range k.held() {
 		t.end(context.Cause(ctx), context.Cause(ctx))
 	}
@@ -120,11 +130,34 @@ func (k *Keeper) StopClaiming() {
 	k.stopped = true
 }
 
-// Release ends the term and gives its session away, so that any worker may claim it at once. When
-// the database does not answer, others wait for the row to expire.
+// Pause ends claiming until it is called with false. A claim under way is given back when it is answered.
+func (k *Keeper) Pause(paused bool) {
+	k.mu.Lock()
+	k.paused = paused
+	k.mu.Unlock()
+	if !paused {
+		k.Wake()
+	}
+}
+
+// SetShards says which sessions are claimed from now on, beside those of the keeper's own shard. What is
+// held stays held.
+func (k *Keeper) SetShards(more []fleet.Shard) {
+	k.mu.Lock()
+	k.shards = append([]fleet.Shard{k.o.Shard}, more...)
+	k.mu.Unlock()
+	k.Wake()
+}
+
+// Release ends the term and gives its session away, so that any worker may claim it at once; terms that
+// are released at about the same time share a statement. When the database does not answer, others wait
+// for the row to expire.
 func (k *Keeper) Release(ctx context.Context, t *Term) {
 	t.end(ErrReleased, ErrReleased)
-	k.giveBack(ctx, []fleet.Term{t.term})
+	if err := k.giving.Do(ctx, t.term); err != nil {
+		k.log.WarnContext(ctx, "lease not released: others must wait for it to expire",
+			slog.String("session_id", string(t.term.SessionID)), slog.Any("err", err))
+	}
 }
 
 // ReleaseAll stops claiming, then releases every term in one statement.
@@ -269,7 +302,7 @@ func (k *Keeper) claimLoop(ctx context.Context) {
 // pause at all so that workers that start together share what is free.
 const moreSooner = 10
 
-// claim takes one batch and reports whether there may be more.
+// claim takes one batch of each shard and reports whether there may be more.
 func (k *Keeper) claim(ctx context.Context) (more bool) {
 	select {
 	case k.claims <- struct{}{}:
@@ -278,12 +311,25 @@ func (k *Keeper) claim(ctx context.Context) (more bool) {
 		return false
 	}
 	k.mu.Lock()
+	shards := k.shards
+	k.mu.Unlock()
+	for _, shard := range shards {
+		if k.claimFrom(ctx, shard) {
+			more = true
+		}
+	}
+	return more
+}
+
+// claimFrom takes one batch of a shard.
+func (k *Keeper) claimFrom(ctx context.Context, shard fleet.Shard) (more bool) {
+	k.mu.Lock()
 	limit := k.o.Max - len(k.terms)
 	all := k.claimAll
 	if !all { // with nobody to leave any to, one statement takes them all
 		limit = min(limit, k.o.Batch)
 	}
-	if k.stopped {
+	if k.stopped || k.paused {
 		limit = 0
 	}
 	k.mu.Unlock()
@@ -293,9 +339,7 @@ func (k *Keeper) claim(ctx context.Context) (more bool) {
 	start := time.Now()
 	actx, cancel := context.WithTimeout(ctx, k.attempt())
 	defer cancel()
-	terms, locked, err := k.leases.ClaimLeases(actx, store.ClaimQuery{
-		Owner: k.o.Owner, Limit: limit, TTL: k.o.TTL, All: all, ShardCount: k.o.ShardCount, ShardIndex: k.o.ShardIndex,
-	})
+	terms, locked, err := k.leases.ClaimLeases(actx, store.ClaimQuery{Owner: k.o.Owner, Limit: limit, TTL: k.o.TTL, All: all, Shard: shard})
 	if err != nil {
 		if ctx.Err() == nil {
 			k.metrics.claimErrors.Inc()
@@ -317,7 +361,7 @@ func (k *Keeper) accept(ctx context.Context, terms []fleet.Term, start time.Time
 	if exhausted {
 		k.claimAll = false
 	}
-	if k.stopped || ctx.Err() != nil {
+	if k.stopped || k.paused || ctx.Err() != nil {
 		k.mu.Unlock()
 		k.giveBack(context.WithoutCancel(ctx), terms)
 		return

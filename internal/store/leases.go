@@ -20,12 +20,11 @@ import (
 
 // ClaimQuery says what a worker would like to own.
 type ClaimQuery struct {
-	Owner      string        // WORKER_ID plus a boot nonce
-	Limit      int           // at most this many
-	TTL        time.Duration // how long the claim lasts without a beat
-	All        bool          // whatever others hold too, for a process that is alone by a lock of its own
-	ShardCount int           // 0 and 1: every session
-	ShardIndex int
+	Owner string        // WORKER_ID plus a boot nonce
+	Limit int           // at most this many
+	TTL   time.Duration // how long the claim lasts without a beat
+	All   bool          // whatever others hold too, for a process that is alone by a lock of its own
+	Shard fleet.Shard   // which sessions
 }
 
 // dueLease is a lease that q.Owner may claim: unowned or expired, of a session wanted running, in
@@ -44,8 +43,11 @@ func (s *Store) ClaimLeases(ctx context.Context, q ClaimQuery) (terms []fleet.Te
 	if q.Limit <= 0 {
 		return nil, 0, nil
 	}
-	count := max(q.ShardCount, 1)
-	args := []any{q.Owner, q.All, count, q.ShardIndex, q.Limit}
+	count, index := 1, 0
+	if !q.Shard.All() {
+		count, index = q.Shard.Count, q.Shard.Index
+	}
+	args := []any{q.Owner, q.All, count, index, q.Limit}
 	if s.Postgres() {
 		terms, locked, err = s.claimAtOnce(ctx, q, args)
 	} else {

@@ -112,7 +112,7 @@ func TestClaimTakesOnlyTheShardOfTheWorker(t *testing.T) {
 		seen := map[fleet.SessionID]int{}
 		for shard := range 3 {
 			terms, _, err := s.ClaimLeases(t.Context(), store.ClaimQuery{
-				Owner: fmt.Sprintf("w%d", shard), Limit: 100, TTL: leaseTTL, ShardCount: 3, ShardIndex: shard,
+				Owner: fmt.Sprintf("w%d", shard), Limit: 100, TTL: leaseTTL, Shard: fleet.Shard{Count: 3, Index: shard},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -404,15 +404,24 @@ func TestTimeoutsThatAreNotSetAreReported(t *testing.T) {
 func TestWorkerRowsComeAndGo(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		ctx := t.Context()
-		w := fleet.WorkerInfo{ID: "w1", Owner: "w1/a", Version: "v1", MaxSessions: 500}
-		if err := s.BeatWorker(ctx, "w1/a", 1, false); !errors.Is(err, fleet.ErrNotFound) {
+		w := fleet.WorkerInfo{ID: "w1", Owner: "w1/a", Version: "v1", MaxSessions: 500, Shard: fleet.Shard{Count: 3, Index: 2}}
+		if _, err := s.BeatWorker(ctx, "w1/a", 1, false); !errors.Is(err, fleet.ErrNotFound) {
 			t.Errorf("BeatWorker before it registered = %v, want ErrNotFound", err)
 		}
 		if err := s.RegisterWorker(ctx, w); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.BeatWorker(ctx, "w1/a", 7, true); err != nil {
+		if drain, err := s.BeatWorker(ctx, "w1/a", 7, true); err != nil || drain {
+			t.Fatalf("BeatWorker = %v, %v, want nobody to want it empty", drain, err)
+		}
+		if err := s.DrainWorker(ctx, "w1", true); err != nil {
 			t.Fatal(err)
+		}
+		if drain, err := s.BeatWorker(ctx, "w1/a", 7, true); err != nil || !drain {
+			t.Errorf("BeatWorker after DrainWorker = %v, %v, want it told", drain, err)
+		}
+		if err := s.DrainWorker(ctx, "w2", true); !errors.Is(err, fleet.ErrNotFound) {
+			t.Errorf("DrainWorker of nobody = %v, want ErrNotFound", err)
 		}
 		got, err := s.Workers(ctx)
 		if err != nil || len(got) != 1 {
@@ -421,8 +430,11 @@ func TestWorkerRowsComeAndGo(t *testing.T) {
 		if got[0].StartedAt.IsZero() || got[0].BeatAt.Before(got[0].StartedAt) {
 			t.Errorf("started %v, beat %v, want both set and in this order", got[0].StartedAt, got[0].BeatAt)
 		}
-		got[0].StartedAt, got[0].BeatAt = time.Time{}, time.Time{}
-		w.Sessions, w.Draining, w.Alive = 7, true, true
+		if age := got[0].BeatAge; age < 0 || age > time.Minute {
+			t.Errorf("the last beat was %s ago, want just now", age)
+		}
+		got[0].StartedAt, got[0].BeatAt, got[0].BeatAge = time.Time{}, time.Time{}, 0
+		w.Sessions, w.Draining, w.Drain, w.Alive = 7, true, true, true
 		if diff := cmp.Diff(w, got[0]); diff != "" {
 			t.Errorf("Workers (-want +got):\n%s", diff)
 		}

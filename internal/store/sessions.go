@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"go.mau.fi/util/dbutil"
@@ -87,10 +86,7 @@ func (s *Store) CreateSession(ctx context.Context, n NewSession) (fleet.Session,
 			return err
 		}
 		id := fleet.NewSessionID()
-		key, err := strconv.ParseInt(string(id[:8]), 16, 64)
-		if err != nil {
-			return fmt.Errorf("shard key: %w", err)
-		}
+		key := fleet.ShardKey(id)
 		warmup := ms(n.WarmupAt)
 		if n.Warmed && warmup == 0 {
 			warmup = 1 // long ago

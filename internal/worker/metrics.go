@@ -15,6 +15,7 @@ type metrics struct {
 	unprocessable prometheus.Counter
 	braked        prometheus.Counter
 	unsettled     prometheus.Counter
+	adopted       prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer, active func() int) *metrics {
@@ -43,9 +44,12 @@ func newMetrics(r prometheus.Registerer, active func() int) *metrics {
 		unsettled: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "wafleet_worker_unsettled_frames_total", Help: "Frames that the ledger could not be told of; what was reserved for them lapses.",
 		}),
+		adopted: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "wafleet_worker_adopted_shards", Help: "Shards without a worker of their own whose sessions this one takes.",
+		}),
 	}
 	if r != nil {
-		r.MustRegister(m.generations, m.ends, m.sends, m.stale, m.lookErrors, m.unprocessable, m.braked, m.unsettled,
+		r.MustRegister(m.adopted, m.generations, m.ends, m.sends, m.stale, m.lookErrors, m.unprocessable, m.braked, m.unsettled,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "wafleet_worker_sessions_active", Help: "Sessions owned now.",
 			}, func() float64 { return float64(active()) }))

@@ -362,8 +362,8 @@ func (v *supervisor) endGeneration(cause error) {
 	g.wait()
 }
 
-// handOver is the graceful stop: what is in flight settles, then the socket closes. The lease is
-// released by the worker.
+// handOver is the graceful stop: what is in flight settles, then the socket closes, and only then is the
+// lease given away.
 func (v *supervisor) handOver(ctx context.Context) {
 	if v.gen != nil {
 		v.gen.settle(settleLimit)
@@ -371,6 +371,9 @@ func (v *supervisor) handOver(ctx context.Context) {
 	}
 	if v.observed.State == fleet.ObservedConnected {
 		v.observe(ctx, store.Observation{State: fleet.ObservedReconnecting, Generation: v.generation, Reason: "hand_over"})
+	}
+	if v.term.Err() == nil {
+		v.w.release(v.term)
 	}
 }
 

@@ -37,6 +37,8 @@ type Options struct {
 	Beat     time.Duration // LEASE_BEAT, 10 s
 	Batch    int           // RESTORE_CONCURRENCY, 10: claims at a time, and sockets being opened at a time
 	Max      int           // WORKER_MAX_SESSIONS, 500
+	Shard    fleet.Shard   // which sessions
+	Adopt    time.Duration // SHARD_ADOPT_AFTER; 0: never
 	ClaimAll bool          // the embedded start: this process is alone, so expiry doesn't matter
 	WarmFor  time.Duration // how long who wrote to a number is no stranger to it, fleet.WarmFor
 
@@ -65,11 +67,14 @@ type Worker struct {
 	nudges    *nudges
 	handle    func(ctx context.Context, term fleet.Term, org fleet.OrgID, m fleet.Inbound) error
 
+	beatNow chan struct{} // one slot: write the worker's row now
+
 	mu       sync.Mutex
 	sessions map[fleet.SessionID]*supervisor
 	held     store.Held // their terms, for looks
 	stale    bool       // held is not of these sessions any more
-	draining bool
+	draining bool       // this process stops
+	emptied  bool       // an operator wants it empty
 	wg       sync.WaitGroup
 }
 
@@ -94,6 +99,7 @@ func New(o Options) *Worker {
 		waMetrics: wa.NewMetrics(o.Registerer),
 		dials:     make(chan struct{}, o.Batch),
 		handle:    o.Inbound.Handle,
+		beatNow:   make(chan struct{}, 1),
 		sessions:  map[fleet.SessionID]*supervisor{},
 	}
 	w.container = wastore.New(wastore.Options{Store: o.Store, Log: o.Log, Registerer: o.Registerer, Merged: w.merged})
@@ -102,7 +108,7 @@ func New(o Options) *Worker {
 	w.settler = newSettler(o.Ledger, w.log, w.affinityTTL, func(n int) { w.metrics.unsettled.Add(float64(n)) })
 	w.keeper = lease.NewKeeper(lease.Options{
 		Store: o.Store, Owner: o.Owner, TTL: o.TTL, Beat: o.Beat, Batch: o.Batch, Max: o.Max,
-		ClaimAll: o.ClaimAll, Log: w.log, OnClaim: w.own, Registerer: o.Registerer,
+		Shard: o.Shard, ClaimAll: o.ClaimAll, Log: w.log, OnClaim: w.own, Registerer: o.Registerer,
 	})
 	return w
 }
@@ -123,11 +129,11 @@ func (w *Worker) Active() int {
 	return len(w.sessions)
 }
 
-// Draining reports whether a stop has begun.
+// Draining reports whether the worker claims nothing: it stops, or an operator has it emptied.
 func (w *Worker) Draining() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.draining
+	return w.draining || w.emptied
 }
 
 // Run works until ctx ends, then stops gracefully: no new claims, in-flight sends settle (bounded),
@@ -142,8 +148,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	unsubscribe, err := w.o.Bus.Subscribe(ctx, w.nudged,
-		bus.TopicSend, bus.TopicUnassigned, bus.TopicControl(w.o.ID))
+	unsubscribe, err := w.o.Bus.Subscribe(ctx, w.nudged, append(bus.Queues(w.o.Shard), bus.TopicControl(w.o.ID))...)
 	if err != nil {
 		return fmt.Errorf("listen for nudges: %w", err)
 	}
@@ -158,6 +163,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	background.Go(func() { w.present(bctx) })
 	background.Go(func() { w.settler.run(bctx) })
 	background.Go(func() { w.nudges.run(bctx) })
+	if w.o.Adopt > 0 && !w.o.Shard.All() {
+		background.Go(func() { w.adopt(bctx) })
+	}
 
 	var failed error
 	select {
@@ -180,7 +188,7 @@ func (w *Worker) Run(ctx context.Context) error {
 
 func (w *Worker) register(ctx context.Context) error {
 	err := w.o.Store.RegisterWorker(ctx, fleet.WorkerInfo{
-		ID: w.o.ID, Owner: w.o.Owner, Version: w.o.Version, MaxSessions: w.o.Max,
+		ID: w.o.ID, Owner: w.o.Owner, Version: w.o.Version, MaxSessions: w.o.Max, Shard: w.o.Shard,
 	})
 	if err != nil {
 		return fmt.Errorf("register worker: %w", err)
@@ -195,6 +203,10 @@ func (w *Worker) own(term *lease.Term) {
 	id := term.Fleet().SessionID
 	if w.draining {
 		return // ReleaseAll gives it away
+	}
+	if w.emptied {
+		w.wg.Go(func() { w.release(term) })
+		return
 	}
 	old := w.sessions[id]
 	v := newSupervisor(w, term)
@@ -219,18 +231,60 @@ func (w *Worker) drain() {
 	w.keeper.StopClaiming()
 	w.mu.Lock()
 	w.draining = true
-	for _, v := range w.sessions {
-		v.stop()
-	}
 	w.mu.Unlock()
+	w.handOver(func(fleet.SessionID) bool { return true })
 	w.wg.Wait()
+}
+
+// handOver makes the supervisors of these sessions settle, disconnect and give their leases away, each as
+// soon as it is through.
+func (w *Worker) handOver(which func(fleet.SessionID) bool) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, v := range w.sessions {
+		if which(id) {
+			v.stop()
+			n++
+		}
+	}
+	return n
+}
+
+// release gives a session away and tells whoever may claim it.
+func (w *Worker) release(term *lease.Term) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(term.Context()), releaseTime) // releasing ends the term, and its context
+	defer cancel()
+	w.keeper.Release(ctx, term)
+	w.nudge(ctx, bus.TopicUnassigned, string(term.Fleet().SessionID))
+}
+
+// empty hands everything over and claims nothing, for as long as an operator wants that.
+func (w *Worker) empty(ctx context.Context, wanted bool) {
+	w.mu.Lock()
+	changed := w.emptied != wanted
+	w.emptied = wanted
+	w.mu.Unlock()
+	if !changed {
+		return
+	}
+	w.keeper.Pause(wanted)
+	if !wanted {
+		w.log.InfoContext(ctx, "the worker claims sessions again")
+		return
+	}
+	n := w.handOver(func(fleet.SessionID) bool { return true })
+	w.log.InfoContext(ctx, "the worker is being drained: it hands everything over and claims nothing", slog.Int("sessions", n))
 }
 
 // nudged only says "look now"; the rows say what there is to do. What is about a session of another
 // worker costs nothing here, or every message would make every worker look.
-func (w *Worker) nudged(topic, payload string) {
+func (w *Worker) nudged(name, payload string) {
+	if payload == "" { // about this worker itself
+		signal(w.beatNow)
+		return
+	}
 	v := w.supervisor(fleet.SessionID(payload))
-	switch {
+	switch topic := bus.Topic(name); {
 	case v == nil && topic == bus.TopicUnassigned:
 		w.keeper.Wake()
 	case v == nil:
@@ -322,14 +376,18 @@ func (w *Worker) present(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
+		case <-w.beatNow:
 		}
 		bctx, cancel := context.WithTimeout(ctx, w.o.Beat)
-		err := w.o.Store.BeatWorker(bctx, w.o.Owner, w.Active(), w.Draining())
+		drain, err := w.o.Store.BeatWorker(bctx, w.o.Owner, w.Active(), w.Draining())
 		if errors.Is(err, fleet.ErrNotFound) { // cleaned up while the database was away
 			err = w.register(bctx)
 		}
 		cancel()
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case err == nil:
+			w.empty(ctx, drain)
+		case ctx.Err() == nil:
 			w.log.WarnContext(ctx, "could not write the worker's beat", slog.Any("err", err))
 		}
 	}
