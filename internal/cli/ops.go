@@ -25,12 +25,14 @@ type check struct {
 // readiness says whether a process should get work.
 type readiness struct {
 	checks   []check
+	warnings []check // what people should see to, though this process can work
 	draining atomic.Bool
 }
 
 type readyAnswer struct {
-	Status string            `json:"status"` // ready, not_ready or draining
-	Checks map[string]string `json:"checks"` // "ok", or what is wrong
+	Status   string            `json:"status"`             // ready, not_ready or draining
+	Checks   map[string]string `json:"checks"`             // "ok", or what is wrong
+	Warnings map[string]string `json:"warnings,omitempty"` // what is wrong with the fleet
 }
 
 func (r *readiness) look(ctx context.Context) (readyAnswer, bool) {
@@ -48,6 +50,14 @@ func (r *readiness) look(ctx context.Context) (readyAnswer, bool) {
 		if errs[i] != nil {
 			answer.Checks[c.name] = errs[i].Error()
 			answer.Status = "not_ready"
+		}
+	}
+	for _, c := range r.warnings {
+		if err := c.fn(ctx); err != nil {
+			if answer.Warnings == nil {
+				answer.Warnings = map[string]string{}
+			}
+			answer.Warnings[c.name] = err.Error()
 		}
 	}
 	if r.draining.Load() {

@@ -122,9 +122,9 @@ func TestReadinessNamesWhatIsMissing(t *testing.T) {
 		status   int
 		want     readyAnswer
 	}{
-		{"all is well", nil, false, 200, readyAnswer{"ready", map[string]string{"database": "ok", "bus": "ok"}}},
-		{"the bus is away", bad, false, 503, readyAnswer{"not_ready", map[string]string{"database": "ok", "bus": "no answer"}}},
-		{"a stop has begun", nil, true, 503, readyAnswer{"draining", map[string]string{"database": "ok", "bus": "ok"}}},
+		{"all is well", nil, false, 200, readyAnswer{Status: "ready", Checks: map[string]string{"database": "ok", "bus": "ok"}}},
+		{"the bus is away", bad, false, 503, readyAnswer{Status: "not_ready", Checks: map[string]string{"database": "ok", "bus": "no answer"}}},
+		{"a stop has begun", nil, true, 503, readyAnswer{Status: "draining", Checks: map[string]string{"database": "ok", "bus": "ok"}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := &readiness{checks: []check{{"database", func(context.Context) error { return nil }}, {"bus", func(context.Context) error { return tc.err }}}}

@@ -52,7 +52,8 @@ type process struct {
 	registry *prometheus.Registry
 	ready    readiness
 	versions versions
-	owner    string // WORKER_ID and a nonce: this start of this process
+	owner    string      // WORKER_ID and a nonce: this start of this process
+	shard    fleet.Shard // what its worker is for, if it has one
 	parts    []part
 	ops      *listener
 	anyPort  bool
@@ -81,6 +82,8 @@ func (p *program) open(ctx context.Context, cfg *config.Config, o openOptions) (
 		if err := cfg.CheckShared(o.command); err != nil {
 			return nil, &usageError{err}
 		}
+	} else if cfg.ShardIndex != nil {
+		return nil, &usageError{&config.Error{Setting: "SHARD_INDEX", Problem: fmt.Sprintf("is for \"worker\": %q is for every shard, so leave it out", o.command)}}
 	}
 	if err := checkKeys(cfg.Keys); err != nil {
 		return nil, err
@@ -90,6 +93,10 @@ func (p *program) open(ctx context.Context, cfg *config.Config, o openOptions) (
 	pr := &process{
 		cfg: cfg, log: newLogger(p.stderr, &cfg.Logging), registry: newRegistry(), versions: readVersions(),
 		owner: cfg.Name() + "/" + hex.EncodeToString(nonce[:]), anyPort: o.anyPort,
+		shard: fleet.Shard{Count: cfg.Shards(), Index: fleet.AllShards},
+	}
+	if cfg.ShardIndex != nil {
+		pr.shard.Index = *cfg.ShardIndex
 	}
 	defer func() {
 		if err != nil {
@@ -133,6 +140,11 @@ func (p *program) open(ctx context.Context, cfg *config.Config, o openOptions) (
 	pr.add("memory", stageBack, tendHeap)
 	pr.log.InfoContext(ctx, "started", slog.String("command", o.command), slog.String("version", pr.versions.Version),
 		slog.String("owner", pr.owner), slog.Bool("redis", cfg.RedisURL != ""))
+	pr.log.InfoContext(ctx, "shard configuration", slog.Int("shard_count", cfg.Shards()), slog.String("shard", pr.shard.String()),
+		slog.Duration("adopt_after", cfg.ShardAdoptAfter))
+	if !o.embedded || cfg.RedisURL != "" {
+		pr.watchShards()
+	}
 	return pr, nil
 }
 
@@ -244,6 +256,7 @@ func (pr *process) openBus(ctx context.Context) error {
 		}
 		pr.bus = r
 	}
+	pr.bus = bus.Sharded(pr.bus, pr.cfg.Shards())
 	pr.closers = append(pr.closers, func() { _ = pr.bus.Close() })
 	return nil
 }

@@ -128,8 +128,8 @@ func (pr *process) addWorker(network *wa.Network, alone bool) {
 		Store: pr.store, Bus: pr.bus, Network: network, Inbound: in, Ledger: pr.ledger,
 		ID: pr.cfg.Name(), Owner: pr.owner, Version: pr.versions.Version,
 		TTL: pr.cfg.LeaseTTL, Beat: pr.cfg.LeaseBeat, Batch: pr.cfg.RestoreConcurrency, Max: pr.cfg.WorkerMaxSessions, ClaimAll: alone,
-		WarmFor: days(pr.cfg.WarmDays),
-		Log:     pr.log, Registerer: pr.registry,
+		Shard: pr.shard, Adopt: pr.cfg.ShardAdoptAfter, WarmFor: days(pr.cfg.WarmDays),
+		Log: pr.log, Registerer: pr.registry,
 	})
 	pr.add("worker", stageWork, w.Run)
 	pr.ready.checks = append(pr.ready.checks, check{"worker", pr.workerHere})

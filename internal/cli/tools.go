@@ -90,16 +90,25 @@ func (c *keyTool) with(ctx context.Context, p *program, fn func(ctx context.Cont
 		return err
 	}
 	log := newLogger(p.stderr, &c.Logging)
-	var b bus.Bus = bus.NewLocal() // then other processes notice within 10 s
-	if c.RedisURL != "" {
-		r, err := bus.NewRedis(bus.RedisOptions{URL: c.RedisURL.Reveal(), Prefix: c.RedisPrefix, Log: log}) //nolint:contextcheck // it lives until Close
-		if err != nil {
-			return fmt.Errorf("REDIS_URL: %w", err)
-		}
-		b = r
+	b, err := toolBus(&c.Storage, log) //nolint:contextcheck // it lives until Close
+	if err != nil {
+		return err
 	}
 	defer b.Close() //nolint:errcheck // nothing waits in it
 	return fn(store.AsActor(ctx, "wafleet keys"), s, auth.New(auth.Options{Store: s, Bus: b, Lookup: lookup, Log: log}))
+}
+
+// toolBus is the bus of a short command. Without Redis nobody hears it, and other processes notice when
+// they look.
+func toolBus(c *config.Storage, log *slog.Logger) (bus.Bus, error) {
+	if c.RedisURL == "" {
+		return bus.NewLocal(), nil
+	}
+	b, err := bus.NewRedis(bus.RedisOptions{URL: c.RedisURL.Reveal(), Prefix: c.RedisPrefix, Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("REDIS_URL: %w", err)
+	}
+	return b, nil
 }
 
 type keysCreateCmd struct {

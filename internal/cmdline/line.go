@@ -102,6 +102,13 @@ func (f *Flag) Set(text string) error {
 	case *[]string:
 		*v = strings.Split(text, ",")
 		return nil
+	case **int: // a number that may be absent
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return wrong("must be a whole number, not %q", text)
+		}
+		*v = &n
+		return nil
 	}
 	switch f.value.Kind() {
 	case reflect.String:

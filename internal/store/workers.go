@@ -63,6 +63,15 @@ func (s *Store) DrainWorker(ctx context.Context, id string, drain bool) error {
 	return nil
 }
 
+// HeldBy counts the sessions that a worker of this WORKER_ID holds now, under whatever start of it.
+func (s *Store) HeldBy(ctx context.Context, id string) (n int, err error) {
+	err = s.row(ctx, `SELECT count(*) FROM leases l JOIN workers w ON w.owner = l.owner WHERE w.id = $1 AND l.expires_at > @now@`, id).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("count sessions of worker %s: %w", id, unavailable(err))
+	}
+	return n, nil
+}
+
 // RemoveWorker takes the worker's row away. Its leases are not touched.
 func (s *Store) RemoveWorker(ctx context.Context, owner string) error {
 	if _, err := s.exec(ctx, `DELETE FROM workers WHERE owner = $1`, owner); err != nil {
