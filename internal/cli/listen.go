@@ -41,6 +41,11 @@ func listen(ctx context.Context, setting, addr string, anyPort bool, h http.Hand
 	if err != nil {
 		return nil, fmt.Errorf("%s %s can't be listened on: %w", setting, addr, err)
 	}
+	return serveOn(ctx, ln, h, log), nil
+}
+
+// serveOn is listen on a port that is taken already.
+func serveOn(ctx context.Context, ln net.Listener, h http.Handler, log *slog.Logger) *listener {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	return &listener{ln, &http.Server{
 		Handler:           h,
@@ -51,7 +56,7 @@ func listen(ctx context.Context, setting, addr string, anyPort bool, h http.Hand
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return base },
-	}, cancel}, nil
+	}, cancel}
 }
 
 // url is where the listener is reached from this machine.

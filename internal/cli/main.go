@@ -66,7 +66,7 @@ type runner interface {
 
 // program is what a command works with.
 type program struct {
-	environ        []string
+	args, environ  []string
 	stdout, stderr io.Writer
 }
 
@@ -83,7 +83,7 @@ func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)() // the next signal has its ordinary, deadly effect
 
-	p := &program{environ: environ, stdout: stdout, stderr: stderr}
+	p := &program{args: args, environ: environ, stdout: stdout, stderr: stderr}
 	line := cmdline.Program{
 		Name: "wafleet", Help: "A self-hosted gateway for fleets of WhatsApp numbers.",
 		Commands: commands(), Groups: config.Groups, About: config.About,

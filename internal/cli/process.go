@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -65,7 +67,8 @@ type openOptions struct {
 	command  string
 	embedded bool // "up": makes its folder, keys and schema, and may stand alone
 	mode     store.Mode
-	anyPort  bool // where a port is taken, a free one does
+	anyPort  bool   // where a port is taken, a free one does
+	nonce    string // of the owner's name; "" = a fresh one
 }
 
 // open checks the settings and opens what every part needs. The caller closes the process.
@@ -90,9 +93,12 @@ func (p *program) open(ctx context.Context, cfg *config.Config, o openOptions) (
 	}
 	var nonce [4]byte
 	_, _ = rand.Read(nonce[:])
+	if o.nonce == "" {
+		o.nonce = hex.EncodeToString(nonce[:])
+	}
 	pr := &process{
 		cfg: cfg, log: newLogger(p.stderr, &cfg.Logging), registry: newRegistry(), versions: readVersions(),
-		owner: cfg.Name() + "/" + hex.EncodeToString(nonce[:]), anyPort: o.anyPort,
+		owner: cfg.Name() + "/" + o.nonce, anyPort: o.anyPort,
 		shard: fleet.Shard{Count: cfg.Shards(), Index: fleet.AllShards},
 	}
 	if cfg.ShardIndex != nil {
@@ -291,9 +297,19 @@ func (pr *process) add(name string, stage int, run func(ctx context.Context) err
 
 // addOps takes the port of the ops listener.
 func (pr *process) addOps(ctx context.Context) error {
-	ln, err := listen(ctx, "OPS_LISTEN", pr.cfg.OpsListen, pr.anyPort, opsHandler(&pr.ready, pr.versions, pr.registry), pr.log)
-	if err != nil {
-		return err
+	return pr.addOpsOf(ctx, opsHandler(&pr.ready, pr.versions, pr.registry), nil)
+}
+
+// addOpsOf is addOps with other answers, or on a listener that is open already.
+func (pr *process) addOpsOf(ctx context.Context, h http.Handler, open net.Listener) error {
+	var ln *listener
+	if open != nil {
+		ln = serveOn(ctx, open, h, pr.log)
+	} else {
+		var err error
+		if ln, err = listen(ctx, "OPS_LISTEN", pr.cfg.OpsListen, pr.anyPort, h, pr.log); err != nil {
+			return err
+		}
 	}
 	pr.ops = ln
 	pr.closers = append(pr.closers, func() { _ = ln.Close() })

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
@@ -36,9 +37,24 @@ func (c *apiCmd) Run(ctx context.Context, p *program) error {
 	})
 }
 
-// Run holds sessions.
+// Run holds sessions: those of one shard, or below it one process for each of them.
 func (c *workerCmd) Run(ctx context.Context, p *program) error {
-	return p.serve(ctx, &c.server, "worker", func(ctx context.Context, pr *process) error {
+	at, err := readPlace(p.environ)
+	switch {
+	case err != nil:
+		return err
+	case at != nil:
+		at.settle(&c.Config)
+		var cancel context.CancelFunc
+		ctx, cancel = whileParent(ctx)
+		defer cancel()
+	case c.Shards() > 1 && c.ShardIndex == nil:
+		if err := c.check(); err != nil {
+			return err
+		}
+		return p.fork(ctx, &c.server)
+	}
+	return p.serveAt(ctx, &c.server, "worker", at, func(ctx context.Context, pr *process) error {
 		network, err := c.network(ctx, pr.log)
 		if err != nil {
 			return err
@@ -66,23 +82,45 @@ func (c *schedulerCmd) Run(ctx context.Context, p *program) error {
 
 // serve runs one separate process.
 func (p *program) serve(ctx context.Context, s *server, command string, add func(ctx context.Context, pr *process) error) error {
-	if s.Simulator != "" {
-		if _, err := s.address(); err != nil {
-			return err
-		}
+	return p.serveAt(ctx, s, command, nil, add)
+}
+
+// serveAt is serve for a process that may be another one's child.
+func (p *program) serveAt(ctx context.Context, s *server, command string, at *place, add func(ctx context.Context, pr *process) error) error {
+	if err := s.check(); err != nil {
+		return err
 	}
-	pr, err := p.open(ctx, &s.Config, openOptions{command: command, mode: s.mode()})
+	o := openOptions{command: command, mode: s.mode()}
+	if at != nil {
+		o.nonce = at.Nonce
+	}
+	pr, err := p.open(ctx, &s.Config, o)
 	if err != nil {
 		return err
 	}
 	defer pr.close()
-	if err := pr.addOps(ctx); err != nil {
+	var ops net.Listener
+	if at != nil {
+		if ops, err = at.listener(); err != nil {
+			return err
+		}
+	}
+	if err := pr.addOpsOf(ctx, opsHandler(&pr.ready, pr.versions, pr.registry), ops); err != nil {
 		return err
 	}
 	if err := add(ctx, pr); err != nil {
 		return err
 	}
 	return pr.run(ctx)
+}
+
+// check looks at what is no setting.
+func (s *server) check() error {
+	if s.Simulator == "" {
+		return nil
+	}
+	_, err := s.address()
+	return err
 }
 
 // addAPI takes the API's port and adds its parts.

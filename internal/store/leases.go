@@ -180,6 +180,25 @@ func (s *Store) ReleaseLeases(ctx context.Context, owner string, terms []fleet.T
 	return nil
 }
 
+// ReleaseOwner gives away all that an owner holds who is gone for certain, such as a process whose end
+// was seen, and returns the sessions.
+func (s *Store) ReleaseOwner(ctx context.Context, owner string) (out []fleet.SessionID, err error) {
+	if owner == "" {
+		return nil, nil
+	}
+	err = each(ctx, s.beat, func(row dbutil.Scannable) error {
+		var id fleet.SessionID
+		err := row.Scan(&id)
+		out = append(out, id)
+		return err
+	}, s.sql(`WITH mine AS MATERIALIZED (SELECT session_id AS id FROM leases WHERE owner = $1 ORDER BY session_id @update@)
+		UPDATE leases SET owner = '', expires_at = 0 FROM mine WHERE session_id = mine.id RETURNING session_id`), owner)
+	if err != nil {
+		return nil, fmt.Errorf("release leases of %s: %w", owner, err)
+	}
+	return out, nil
+}
+
 func sortTerms(terms []fleet.Term) {
 	slices.SortFunc(terms, func(a, b fleet.Term) int { return strings.Compare(string(a.SessionID), string(b.SessionID)) })
 }

@@ -180,10 +180,21 @@ func (w *Worker) Run(ctx context.Context) error {
 	stopKeeper()
 	stopBackground()
 	background.Wait()
-	if err := w.o.Store.RemoveWorker(rctx, w.o.Owner); err != nil {
-		w.log.WarnContext(rctx, "worker row stays until it is cleaned up", slog.Any("err", err))
-	}
+	w.leave(context.WithoutCancel(ctx))
 	return failed
+}
+
+// leave is the last word, when nothing here acts any more: what a busy database did not take back is given
+// away once more, and the worker's row goes.
+func (w *Worker) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, releaseTime)
+	defer cancel()
+	if _, err := w.o.Store.ReleaseOwner(ctx, w.o.Owner); err != nil {
+		w.log.WarnContext(ctx, "some leases may have to run out", slog.Any("err", err))
+	}
+	if err := w.o.Store.RemoveWorker(ctx, w.o.Owner); err != nil {
+		w.log.WarnContext(ctx, "worker row stays until it is cleaned up", slog.Any("err", err))
+	}
 }
 
 func (w *Worker) register(ctx context.Context) error {
