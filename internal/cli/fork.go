@@ -259,8 +259,7 @@ func (f *forked) once(ctx context.Context, c *child, at place) error {
 		return err
 	case <-late.C:
 		_ = cmd.Process.Kill()
-		<-ended
-		return fmt.Errorf("shard %d did not stop in time and was killed", c.index)
+		return errors.Join(fmt.Errorf("shard %d did not stop in time and was killed", c.index), <-ended)
 	}
 }
 
@@ -305,9 +304,10 @@ func (f *forked) metrics(w http.ResponseWriter, r *http.Request) {
 	all.add(own, "")
 	texts := make([]string, len(f.children))
 	var asked sync.WaitGroup
+	ctx := r.Context()
 	for i, c := range f.children {
 		asked.Go(func() {
-			if _, text, err := c.ask(r.Context(), "/metrics"); err == nil {
+			if _, text, err := c.ask(ctx, "/metrics"); err == nil {
 				texts[i] = text
 			}
 		})

@@ -3,6 +3,7 @@ package fleet
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -98,7 +99,7 @@ func (c Coverage) Problems() string {
 		var list []string
 		for i := range c.Shards {
 			if _, ok := c.Uncovered[i]; ok {
-				list = append(list, fmt.Sprint(i))
+				list = append(list, strconv.Itoa(i))
 			}
 		}
 		out = append(out, fmt.Sprintf("no live worker is for shard %s of %d: its sessions are down", strings.Join(list, ", "), c.Shards))

@@ -74,7 +74,7 @@ func (p *Phone) bootstrapHistory(contacts map[string]string) *waHistorySync.Hist
 	for _, pn := range sortedKeys(p.account.trusted) {
 		given := p.account.trusted[pn]
 		h.Conversations = append(h.Conversations, &waHistorySync.Conversation{
-			ID: proto.String(p.srv.byPN[pn].jid(true, 0).String()), TcToken: given.token, TcTokenTimestamp: proto.Uint64(uint64(given.at.Unix())), //nolint:gosec // a time after 1970
+			ID: proto.String(p.srv.byPN[pn].jid(true, 0).String()), TcToken: given.token, TcTokenTimestamp: proto.Uint64(uint64(given.at.Unix())),
 		})
 	}
 	return h

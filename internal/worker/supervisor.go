@@ -373,7 +373,7 @@ func (v *supervisor) handOver(ctx context.Context) {
 		v.observe(ctx, store.Observation{State: fleet.ObservedReconnecting, Generation: v.generation, Reason: "hand_over"})
 	}
 	if v.term.Err() == nil {
-		v.w.release(v.term)
+		v.w.release(ctx, v.term)
 	}
 }
 

@@ -216,7 +216,7 @@ func (w *Worker) own(term *lease.Term) {
 		return // ReleaseAll gives it away
 	}
 	if w.emptied {
-		w.wg.Go(func() { w.release(term) })
+		w.wg.Go(func() { w.release(term.Context(), term) })
 		return
 	}
 	old := w.sessions[id]
@@ -262,8 +262,8 @@ func (w *Worker) handOver(which func(fleet.SessionID) bool) (n int) {
 }
 
 // release gives a session away and tells whoever may claim it.
-func (w *Worker) release(term *lease.Term) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(term.Context()), releaseTime) // releasing ends the term, and its context
+func (w *Worker) release(ctx context.Context, term *lease.Term) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime) // releasing ends the term, and its context
 	defer cancel()
 	w.keeper.Release(ctx, term)
 	w.nudge(ctx, bus.TopicUnassigned, string(term.Fleet().SessionID))
