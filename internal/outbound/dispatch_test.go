@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -13,17 +14,21 @@ import (
 )
 
 // second adds a session that can send.
-func (w *world) second() fleet.Term {
+func (w *world) second() fleet.Term { return w.another(8) }
+
+// another adds a session with a number that ends in this digit and can send.
+func (w *world) another(digit int) fleet.Term {
 	w.t.Helper()
 	v, err := w.s.CreateSession(w.t.Context(), store.NewSession{Org: "org-a", Warmed: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	terms, _, err := w.s.ClaimLeases(w.t.Context(), store.ClaimQuery{Owner: "worker-2/boot", Limit: 1, TTL: time.Hour})
+	terms, _, err := w.s.ClaimLeases(w.t.Context(), store.ClaimQuery{Owner: fmt.Sprintf("worker-%d/boot", digit), Limit: 1, TTL: time.Hour})
 	if err != nil || len(terms) != 1 || terms[0].SessionID != v.ID {
 		w.t.Fatalf("ClaimLeases = %v, %v", terms, err)
 	}
-	if err := w.s.RecordLogin(w.t.Context(), terms[0], store.Login{DeviceJID: "5511900000008:1@s.whatsapp.net", Phone: "5511900000008"}); err != nil {
+	phone := fmt.Sprintf("551190000000%d", digit)
+	if err := w.s.RecordLogin(w.t.Context(), terms[0], store.Login{DeviceJID: phone + ":1@s.whatsapp.net", Phone: phone}); err != nil {
 		w.t.Fatal(err)
 	}
 	if _, err := w.s.RecordObserved(w.t.Context(), terms[0], store.Observation{State: fleet.ObservedConnected, Generation: 1}); err != nil {
