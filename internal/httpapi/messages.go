@@ -241,7 +241,11 @@ func (d *deps) send(ctx context.Context, h *SendHeaders, body *sendBody) (*sendR
 	if a.Replayed {
 		r.Replayed = "true"
 	}
-	r.Limit, r.Remaining = d.budgetLeft(ctx, p.OrgID)
+	taken := 1
+	if a.Replayed || a.Message.SessionID == "" { // a scheduled one takes its place when it is due
+		taken = 0
+	}
+	r.Limit, r.Remaining = d.budgetLeft(ctx, p.OrgID, taken)
 	m := a.Message
 	if limit, ok := preferWait(h.prefer); ok {
 		r.PreferenceApplied = "wait=" + strconv.Itoa(int(limit/time.Second))

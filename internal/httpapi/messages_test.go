@@ -435,8 +435,9 @@ func TestSendsSayWhatIsLeftOverAllNumbers(t *testing.T) {
 	for i, want := range []struct {
 		status           int
 		limit, remaining string
-	}{{202, "2", "1"}, {202, "2", "0"}, {429, "2", "0"}} {
-		a := f.do("org-a", "POST", "/api/v1/messages", text("hello"))
+		key              string
+	}{{202, "2", "1", "a"}, {202, "2", "1", "a"}, {202, "2", "0", "b"}, {429, "2", "0", "c"}} { // the second takes nothing
+		a := f.do("org-a", "POST", "/api/v1/messages", text("hello"), header("Idempotency-Key", want.key))
 		if a.status != want.status || a.header.Get("RateLimit-Limit") != want.limit || a.header.Get("RateLimit-Remaining") != want.remaining {
 			t.Errorf("send %d = %d %v, want %+v", i+1, a.status, a.header, want)
 		}

@@ -29,15 +29,15 @@ type budgets struct {
 	of map[fleet.OrgID]left
 }
 
-// take notes that a message was taken and returns what is left, if that is known well enough.
-func (b *budgets) take(org fleet.OrgID) (left, bool) {
+// take notes that so many messages were taken and returns what is left, if that is known well enough.
+func (b *budgets) take(org fleet.OrgID, messages int) (left, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l, ok := b.of[org]
 	if !ok || time.Since(l.asked) >= leftKept {
 		return left{}, false
 	}
-	l.remaining = max(0, l.remaining-1)
+	l.remaining = max(0, l.remaining-messages)
 	b.of[org] = l
 	return l, true
 }
@@ -51,10 +51,10 @@ func (b *budgets) set(org fleet.OrgID, l left) {
 	b.of[org] = l
 }
 
-// budgetLeft is what the headers of a send say. It is about the organization and names no number. A message that was taken
-// stays taken when this can't be told: then it is empty.
-func (d *deps) budgetLeft(ctx context.Context, org fleet.OrgID) (limit, remaining string) {
-	l, ok := d.budgets.take(org)
+// budgetLeft is what the headers say of a send that has taken so many messages, 1 or, refused, 0. It is about the
+// organization and names no number. A message that was taken stays taken when this can't be told: then it is empty.
+func (d *deps) budgetLeft(ctx context.Context, org fleet.OrgID, taken int) (limit, remaining string) {
+	l, ok := d.budgets.take(org, taken)
 	if !ok {
 		ctx, cancel := context.WithTimeout(ctx, leftTime)
 		defer cancel()
@@ -75,6 +75,6 @@ func (d *deps) limitOf(ctx context.Context, org fleet.OrgID, err error) string {
 	if !errors.Is(err, fleet.ErrLimited) {
 		return ""
 	}
-	limit, _ := d.budgetLeft(ctx, org)
+	limit, _ := d.budgetLeft(ctx, org, 0)
 	return limit
 }
