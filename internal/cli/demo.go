@@ -92,7 +92,7 @@ func (c *demoCmd) Run(ctx context.Context, p *program) (err error) {
 		}()
 	}
 	_, _ = fmt.Fprintln(p.stdout, "Starting the WhatsApp simulator and a gateway that believes it.")
-	err = runParts(ctx, log, []part{
+	err = runParts(ctx, log, stopLimit, []part{
 		{"simulator", stageBack, func(ctx context.Context) error {
 			stop := context.AfterFunc(ctx, sim.Close)
 			defer stop()

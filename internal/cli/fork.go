@@ -108,6 +108,10 @@ const (
 	crashPause = time.Second      // before a child that ended by itself is started again
 	crashMost  = 30 * time.Second // and at most, after many ends
 	crashCalm  = time.Minute      // a child that lived so long begins anew
+
+	// A child keeps stopLimit by itself. One that does not is killed, and what it held given away, in the seconds after.
+	killAfter   = stopLimit + 2*time.Second
+	forkedLimit = stopLimit + 4*time.Second
 )
 
 // fork runs the children until ctx ends.
@@ -119,6 +123,7 @@ func (p *program) fork(ctx context.Context, s *server) error {
 		return err
 	}
 	defer pr.close()
+	pr.stopIn = forkedLimit
 	f := &forked{pr: pr, p: p}
 	for i := range cfg.Shards() {
 		c := &child{index: i, log: pr.log.With(slog.Int("shard", i))}
@@ -147,6 +152,11 @@ func (f *forked) keep(ctx context.Context, c *child) error {
 		err := f.once(ctx, c, at)
 		c.ops.Store(nil)
 		if ctx.Err() != nil {
+			if err != nil { // it may have ended holding sessions
+				lctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forkedLimit-killAfter-time.Second)
+				f.bury(lctx, c, at.owner())
+				cancel()
+			}
 			return err
 		}
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == exitUsage {
@@ -252,7 +262,7 @@ func (f *forked) once(ctx context.Context, c *child, at place) error {
 	case <-ctx.Done():
 	}
 	_ = pipe.Close()
-	late := time.NewTimer(stopLimit - time.Second) // this process's own limit comes after
+	late := time.NewTimer(killAfter)
 	defer late.Stop()
 	select {
 	case err := <-ended:

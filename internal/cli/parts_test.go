@@ -52,7 +52,7 @@ func TestAStopEndsStageAfterStage(t *testing.T) {
 			time.Sleep(time.Hour)
 			cancel()
 		}()
-		err := runParts(ctx, slog.New(slog.DiscardHandler), []part{
+		err := runParts(ctx, slog.New(slog.DiscardHandler), stopLimit, []part{
 			r.part("back", stageBack, 0), r.part("slow work", stageWork, 10*time.Second), r.part("quick work", stageWork, time.Second), r.part("front", stageFront, 2*time.Second),
 		}, func() { r.note("not ready") })
 		if d := cmp.Diff([]string{"not ready", "front", "quick work", "slow work", "back"}, r.log); err != nil || d != "" {
@@ -78,7 +78,7 @@ func TestAPartThatEndsStopsTheProcessWithItsError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var r recorder
-				err := runParts(t.Context(), slog.New(slog.DiscardHandler), []part{
+				err := runParts(t.Context(), slog.New(slog.DiscardHandler), stopLimit, []part{
 					r.part("front", stageFront, 0), r.part("back", stageBack, 0),
 					{"worker", stageWork, func(context.Context) error {
 						time.Sleep(time.Minute)
@@ -103,7 +103,7 @@ func TestAStopIsBoundedAndNamesWhatHangs(t *testing.T) {
 		cancel()
 		release := make(chan struct{})
 		start := time.Now()
-		err := runParts(ctx, slog.New(slog.DiscardHandler), []part{
+		err := runParts(ctx, slog.New(slog.DiscardHandler), stopLimit, []part{
 			{"hangs", stageWork, func(context.Context) error { <-release; return nil }}, r.part("back", stageBack, 0),
 		}, func() {})
 		if took := time.Since(start); took != stopLimit || err == nil || !strings.Contains(err.Error(), "hangs") {

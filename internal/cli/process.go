@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -54,8 +55,9 @@ type process struct {
 	registry *prometheus.Registry
 	ready    readiness
 	versions versions
-	owner    string      // WORKER_ID and a nonce: this start of this process
-	shard    fleet.Shard // what its worker is for, if it has one
+	owner    string        // WORKER_ID and a nonce: this start of this process
+	stopIn   time.Duration // at most, if not stopLimit
+	shard    fleet.Shard   // what its worker is for, if it has one
 	parts    []part
 	ops      *listener
 	anyPort  bool
@@ -320,7 +322,7 @@ func (pr *process) addOpsOf(ctx context.Context, h http.Handler, open net.Listen
 
 // run runs the parts until ctx ends.
 func (pr *process) run(ctx context.Context) error {
-	return runParts(ctx, pr.log, pr.parts, func() { pr.ready.draining.Store(true) })
+	return runParts(ctx, pr.log, cmp.Or(pr.stopIn, stopLimit), pr.parts, func() { pr.ready.draining.Store(true) })
 }
 
 // close closes what open opened, last first.

@@ -35,9 +35,9 @@ type partEnd struct {
 // errStopping is why a part's context ends in a stop.
 var errStopping = errors.New("process is stopping")
 
-// runParts runs parts until ctx ends or one of them does, then stops them stage by stage. onStop is
-// called when the stop begins. A part that ends before is an error.
-func runParts(ctx context.Context, log *slog.Logger, parts []part, onStop func()) error {
+// runParts runs parts until ctx ends or one of them does, then stops them stage by stage, within limit. onStop
+// is called when the stop begins. A part that ends before is an error.
+func runParts(ctx context.Context, log *slog.Logger, limit time.Duration, parts []part, onStop func()) error {
 	ends := make(chan partEnd, len(parts))
 	left := make([]int, stages)
 	running := map[string]bool{}
@@ -68,27 +68,27 @@ func runParts(ctx context.Context, log *slog.Logger, parts []part, onStop func()
 	}
 	select {
 	case <-ctx.Done():
-		log.InfoContext(ctx, "stopping", slog.Duration("at_most", stopLimit))
+		log.InfoContext(ctx, "stopping", slog.Duration("at_most", limit))
 	case e := <-ends:
 		ended(e, true)
 		log.ErrorContext(ctx, "a part ended, so the process stops", slog.String("part", e.name), slog.Any("err", e.err))
 	}
 	onStop()
 	start := time.Now()
-	limit := time.NewTimer(stopLimit)
-	defer limit.Stop()
+	late := time.NewTimer(limit)
+	defer late.Stop()
 	for stage := range stages {
 		cancels[stage](errStopping)
 		for left[stage] > 0 {
 			select {
 			case e := <-ends:
 				ended(e, false)
-			case <-limit.C:
+			case <-late.C:
 				var names []string
 				for name := range running {
 					names = append(names, name)
 				}
-				return errors.Join(failed, fmt.Errorf("stop took longer than %s; still running: %s", stopLimit, strings.Join(names, ", ")))
+				return errors.Join(failed, fmt.Errorf("stop took longer than %s; still running: %s", limit, strings.Join(names, ", ")))
 			}
 		}
 	}

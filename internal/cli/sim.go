@@ -31,7 +31,7 @@ func (c *simCmd) Run(ctx context.Context, p *program) error {
 		log.WarnContext(ctx, "the simulator is open to others than this machine and asks nobody for a password", slog.String("address", addr.String()))
 	}
 	_, _ = fmt.Fprintf(p.stdout, "WhatsApp simulator on http://%s/sim/\nPoint a worker at it: wafleet up --simulator http://%s\n", ln.Addr(), ln.Addr())
-	return runParts(ctx, log, []part{{"simulator", stageFront, func(ctx context.Context) error {
+	return runParts(ctx, log, stopLimit, []part{{"simulator", stageFront, func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, s.Close)
 		defer stop()
 		return s.Serve(ln)

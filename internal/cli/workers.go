@@ -115,19 +115,22 @@ func (c *workersDrainCmd) await(ctx context.Context, p *program, s *store.Store)
 	defer cancel()
 	look := time.NewTicker(200 * time.Millisecond)
 	defer look.Stop()
+	holds := "may still hold sessions"
 	for {
 		left, err := s.HeldBy(ctx, c.ID)
 		switch {
 		case ctx.Err() != nil: // below
 		case err != nil:
 			return err
-		case left == 0:
+		case left > 0:
+			holds = fmt.Sprintf("still holds %d sessions", left)
+		default:
 			_, err = fmt.Fprintf(p.stdout, "%s is empty and claims nothing; stop it, or let it work again with: wafleet workers resume %s\n", c.ID, c.ID)
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s still holds %d sessions after %s; it goes on handing them over", c.ID, left, c.Wait)
+			return fmt.Errorf("stopped waiting: %s %s; it goes on handing them over", c.ID, holds)
 		case <-look.C:
 		}
 	}
