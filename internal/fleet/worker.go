@@ -35,8 +35,8 @@ func (w *WorkerInfo) Free() int {
 // Coverage is how the registered workers cover the shards of a fleet, as one process sees it.
 type Coverage struct {
 	Shards int // as this process counts them
-	// Uncovered are the shards without a live worker that is for them, and how long ago the last one was
-	// heard of; a negative time means that no worker is known.
+	// Uncovered are the shards without a live worker that is for them and claims, and how long ago the last one
+	// was heard of; a negative time means that no such worker is known.
 	Uncovered map[int]time.Duration
 	// Mismatched are the WORKER_IDs of live workers that count the shards differently.
 	Mismatched []string
@@ -81,6 +81,9 @@ func Cover(shards int, workers []WorkerInfo, ttl time.Duration) Coverage {
 func lastHeard(workers []WorkerInfo, index, count int) time.Duration {
 	last := time.Duration(-1)
 	for _, w := range workers {
+		if w.Draining || w.Drain { // it lives, and does nothing for the shard
+			continue
+		}
 		if w.Shard.Covers(index, count) && (last < 0 || w.BeatAge < last) {
 			last = w.BeatAge
 		}

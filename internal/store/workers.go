@@ -11,18 +11,18 @@ import (
 	"github.com/wafleet/wafleet/internal/fleet"
 )
 
-// RegisterWorker writes the worker's row: it is here from now on, owning nothing yet. A second call
-// under the same owner starts over. StartedAt and BeatAt of w are not read: the database knows.
+// RegisterWorker writes the worker's row: it is here from now on. A second call under the same owner starts
+// over, but what an operator has asked of it since stands. StartedAt and BeatAt of w are not read: the database knows.
 func (s *Store) RegisterWorker(ctx context.Context, w fleet.WorkerInfo) error {
 	if w.ID == "" || w.Owner == "" {
 		return errors.New("register worker: no id or no owner")
 	}
-	_, err := s.exec(ctx, `INSERT INTO workers (owner, id, version, sessions, max_sessions, draining, shard_count, shard_index, started_at, beat_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, @now@, @now@)
+	_, err := s.exec(ctx, `INSERT INTO workers (owner, id, version, sessions, max_sessions, draining, drain, shard_count, shard_index, started_at, beat_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, @now@, @now@)
 		ON CONFLICT (owner) DO UPDATE SET id = excluded.id, version = excluded.version, sessions = excluded.sessions,
 			max_sessions = excluded.max_sessions, draining = excluded.draining, shard_count = excluded.shard_count,
 			shard_index = excluded.shard_index, beat_at = excluded.beat_at`,
-		w.Owner, w.ID, w.Version, w.Sessions, w.MaxSessions, w.Draining, max(w.Shard.Count, 1), w.Shard.Index)
+		w.Owner, w.ID, w.Version, w.Sessions, w.MaxSessions, w.Draining, w.Drain, max(w.Shard.Count, 1), w.Shard.Index)
 	if err != nil {
 		return fmt.Errorf("register worker %s: %w", w.Owner, err)
 	}

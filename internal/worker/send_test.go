@@ -288,18 +288,36 @@ func TestAStuckSendBlocksOnlyItsOwnSession(t *testing.T) {
 	})
 }
 
-// A send in flight settles before a graceful stop closes the socket.
+// A send in flight settles before a graceful stop closes the socket: its row, and in the ledger the place it took.
 func TestAGracefulStopSettlesWhatIsInFlight(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		p := w.start("w1")
 		s := w.paired(number1)
 		w.sim.Phone(person1)
 		w.sim.SetFault(wasim.Scope{Session: number1}, wasim.Fault{Latency: 2 * time.Second})
-		id := w.send(s, person1, "in flight")
+		api := w.api(0)
+		id := w.accepted(api, person1).ID
 		w.await("a frame", func() bool { return len(w.frames(w.message(id).WAID)) == 1 })
+		outstanding := func() int {
+			e, err := api.Capacity(t.Context(), w.org)
+			if err != nil || len(e.Sessions) != 1 {
+				t.Fatalf("Capacity = %+v, %v, want one session", e, err)
+			}
+			return e.Sessions[0].Outstanding
+		}
+		if n := outstanding(); n != 1 {
+			t.Fatalf("%d outstanding while it is in flight, want 1", n)
+		}
 		p.stop()
 		if m := w.message(id); m.Status != fleet.StatusSent && m.Status != fleet.StatusDelivered {
 			t.Errorf("after a graceful stop the message is %s/%s, want sent", m.Status, m.Outcome)
+		}
+		w.start("w2") // the ledger is asked about numbers that are there
+		w.await("the next owner", func() bool {
+			return w.row(s.ID).Observed == fleet.ObservedConnected && w.row(s.ID).LeaseOwner == "w2/1"
+		})
+		if n := outstanding(); n != 0 {
+			t.Errorf("%d outstanding after a graceful stop, want none", n)
 		}
 	})
 }

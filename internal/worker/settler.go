@@ -89,7 +89,7 @@ func dequeue[T any](s *settler, queue *[]T, most int) []T {
 func (s *settler) run(ctx context.Context) {
 	for {
 		for more := true; more; {
-			settled := s.settle(ctx)
+			settled, _ := s.settle(ctx)
 			more = s.pinNext(ctx) || settled
 		}
 		select {
@@ -101,9 +101,14 @@ func (s *settler) run(ctx context.Context) {
 				gather.Stop()
 			}
 		case <-ctx.Done():
-			for s.settle(ctx) {
+			for {
+				if more, err := s.settle(ctx); !more {
+					return
+				} else if err != nil { // the stop does not wait for each batch to fail
+					s.lost(len(dequeue(s, &s.queue, settleQueue)))
+					return
+				}
 			}
-			return
 		}
 	}
 }
@@ -126,11 +131,12 @@ func (s *settler) pinNext(ctx context.Context) bool {
 	return true
 }
 
-// settle tells of as many frames as go together, if there are any. It is done also when ctx has ended.
-func (s *settler) settle(ctx context.Context) bool {
+// settle tells of as many frames as go together, and reports whether there were any. It is done also when ctx
+// has ended.
+func (s *settler) settle(ctx context.Context) (some bool, err error) {
 	batch := dequeue(s, &s.queue, settleMost)
 	if len(batch) == 0 {
-		return false
+		return false, nil
 	}
 	now := time.Now()
 	settlements := make([]ledger.Settlement, len(batch))
@@ -143,11 +149,11 @@ func (s *settler) settle(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 	defer cancel()
-	if err := s.ledger.Settle(ctx, settlements...); err != nil {
+	if err = s.ledger.Settle(ctx, settlements...); err != nil {
 		s.lost(len(batch))
 		s.log.WarnContext(ctx, "frames not told to the ledger; their reservations lapse", slog.Int("frames", len(batch)), slog.Any("err", err))
 	}
-	return true
+	return true, err
 }
 
 // account says what a settled frame means for the budget and the health of its number.

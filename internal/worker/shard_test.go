@@ -100,6 +100,37 @@ func TestAShardWithoutAWorkerIsAdoptedAfterItsTimeAndGivenBackToTheNextOne(t *te
 	})
 }
 
+func TestAShardWhoseOnlyWorkerIsDrainedIsAdoptedAlthoughThatOneLives(t *testing.T) {
+	const adopt = time.Minute
+	bubble(t, func(t *testing.T, w *world) {
+		ids := w.spread(3)
+		w.start("a", ofShard(0, 2, adopt))
+		w.start("b", ofShard(1, 2, adopt))
+		w.owned(5*time.Second, ids, byShard("a", "b"))
+		drain := func(wanted bool) {
+			t.Helper()
+			if err := w.st.DrainWorker(t.Context(), "b", wanted); err != nil {
+				t.Fatal(err)
+			}
+			_ = w.bus.Publish(t.Context(), bus.TopicControl("b"), "")
+		}
+		drain(true)
+		w.owned(5*time.Second, ids, byShard("a", ""))
+		w.sleep(adopt - 20*time.Second)
+		w.owned(0, ids, byShard("a", ""))
+		w.owned(40*time.Second, ids, byShard("a", "a"))
+
+		// Its row may be lost while the database is away; what an operator wanted of it is not.
+		if err := w.st.RemoveWorker(t.Context(), "b/1"); err != nil {
+			t.Fatal(err)
+		}
+		w.sleep(time.Minute)
+		w.owned(0, ids, byShard("a", "a"))
+		drain(false)
+		w.owned(30*time.Second, ids, byShard("a", "b"))
+	})
+}
+
 func TestAShardThatNobodyWasEverForIsAdoptedTooAndNeverWithoutTheSetting(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		ids := w.spread(2)

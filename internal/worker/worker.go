@@ -154,18 +154,21 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	defer unsubscribe()
 
-	bctx, stopBackground := context.WithCancel(ctx)
-	defer stopBackground()
+	lctx, stopLooking := context.WithCancel(ctx) // for more to do
+	defer stopLooking()
+	// What sends in flight leave behind is told of too, and that the worker drains.
+	tctx, stopTelling := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopTelling()
 	var background sync.WaitGroup
 	keeperDone := make(chan error, 1)
 	background.Go(func() { keeperDone <- w.keeper.Run(kctx) })
-	background.Go(func() { w.watch(bctx) })
-	background.Go(func() { w.present(bctx) })
-	background.Go(func() { w.settler.run(bctx) })
-	background.Go(func() { w.nudges.run(bctx) })
+	background.Go(func() { w.watch(lctx) })
 	if w.o.Adopt > 0 && !w.o.Shard.All() {
-		background.Go(func() { w.adopt(bctx) })
+		background.Go(func() { w.adopt(lctx) })
 	}
+	background.Go(func() { w.present(tctx) })
+	background.Go(func() { w.settler.run(tctx) })
+	background.Go(func() { w.nudges.run(tctx) })
 
 	var failed error
 	select {
@@ -178,7 +181,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer cancel()
 	w.keeper.ReleaseAll(rctx)
 	stopKeeper()
-	stopBackground()
+	stopLooking()
+	stopTelling()
 	background.Wait()
 	w.leave(context.WithoutCancel(ctx))
 	return failed
@@ -198,8 +202,12 @@ func (w *Worker) leave(ctx context.Context) {
 }
 
 func (w *Worker) register(ctx context.Context) error {
+	w.mu.Lock()
+	sessions, draining, emptied := len(w.sessions), w.draining || w.emptied, w.emptied
+	w.mu.Unlock()
 	err := w.o.Store.RegisterWorker(ctx, fleet.WorkerInfo{
 		ID: w.o.ID, Owner: w.o.Owner, Version: w.o.Version, MaxSessions: w.o.Max, Shard: w.o.Shard,
+		Sessions: sessions, Draining: draining, Drain: emptied,
 	})
 	if err != nil {
 		return fmt.Errorf("register worker: %w", err)
@@ -243,6 +251,7 @@ func (w *Worker) drain() {
 	w.mu.Lock()
 	w.draining = true
 	w.mu.Unlock()
+	signal(w.beatNow)
 	w.handOver(func(fleet.SessionID) bool { return true })
 	w.wg.Wait()
 }
@@ -392,7 +401,7 @@ func (w *Worker) present(ctx context.Context) {
 		bctx, cancel := context.WithTimeout(ctx, w.o.Beat)
 		drain, err := w.o.Store.BeatWorker(bctx, w.o.Owner, w.Active(), w.Draining())
 		if errors.Is(err, fleet.ErrNotFound) { // cleaned up while the database was away
-			err = w.register(bctx)
+			drain, err = w.emptied, w.register(bctx)
 		}
 		cancel()
 		switch {
