@@ -40,6 +40,10 @@ test: mend ## Run the whole suite with the race detector, on private PostgreSQL 
 test-fast: mend ## Run the suite without the race detector; results of unchanged packages are reused
 	scripts/test-services -- $(GO) test -modfile=$(SIM) -timeout 10m ./...
 
+.PHONY: test-pgbouncer
+test-pgbouncer: mend ## Run every test on PostgreSQL through PgBouncer in transaction mode
+	@MODFILE=$(SIM) scripts/test-pgbouncer
+
 .PHONY: test-interop
 test-interop: ## Let a WhatsApp client of another make talk to wafleet through the simulator (needs npm)
 	@scripts/interop

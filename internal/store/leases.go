@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"go.mau.fi/util/dbutil"
 
 	"github.com/wafleet/wafleet/internal/fleet"
@@ -235,12 +236,13 @@ func timeoutFor(ttl time.Duration) time.Duration { return max(ttl/3, 2*time.Seco
 // EnsureTimeouts makes the role's transactions end when their process freezes. It is a setting of
 // the role in this database and not of a connection, because PgBouncer hands connections around;
 // a database copied from a template does not inherit it. Connections that are idle now are dropped,
-// since they may be older than the setting, whichever process made it. On SQLite there is nothing to do.
+// since they may be older than the setting, whichever process made it; a pooler's are ended at the
+// server. On SQLite there is nothing to do.
 func (s *Store) EnsureTimeouts(ctx context.Context, ttl time.Duration) error {
 	if !s.Postgres() {
 		return nil
 	}
-	want := strconv.FormatInt(timeoutFor(ttl).Milliseconds(), 10)
+	want, altered := strconv.FormatInt(timeoutFor(ttl).Milliseconds(), 10), false
 	err := s.beat.DoTxn(ctx, nil, func(ctx context.Context) error {
 		// Two processes that alter one role at once fail: "tuple concurrently updated".
 		if _, err := s.beat.Exec(ctx, `SELECT pg_advisory_xact_lock(7316093415121)`); err != nil {
@@ -258,6 +260,7 @@ func (s *Store) EnsureTimeouts(ctx context.Context, ttl time.Duration) error {
 			if slices.Contains(strings.Split(have, ","), name+"="+want) {
 				continue
 			}
+			altered = true
 			if _, err := s.beat.Exec(ctx, `ALTER ROLE CURRENT_USER IN DATABASE `+database+` SET `+name+` = `+want); err != nil {
 				return err
 			}
@@ -271,6 +274,58 @@ func (s *Store) EnsureTimeouts(ctx context.Context, ttl time.Duration) error {
 		size := db.RawDB.Stats().MaxOpenConnections
 		db.RawDB.SetMaxIdleConns(0)
 		db.RawDB.SetMaxIdleConns(size)
+	}
+	pooled, err := s.pooled(ctx)
+	if err != nil {
+		return fmt.Errorf("look for a pooler: %w", unavailable(err))
+	}
+	if pooled && (altered || errors.Is(s.CheckTimeouts(ctx, ttl), ErrTimeouts)) {
+		return s.endOlderBackends(ctx)
+	}
+	return nil
+}
+
+// pooled reports whether a pooler stands before the server: the process a connection was told at its start is not the
+// one that answers.
+func (s *Store) pooled(ctx context.Context) (pooled bool, err error) {
+	if !s.pipes {
+		return false, nil
+	}
+	return pooled, s.onConn(ctx, func(conn *pgx.Conn) error {
+		var pid int64
+		err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid)
+		pooled = int64(conn.PgConn().PID()) != pid
+		return err
+	})
+}
+
+// olderBackendsLimit is how long backends that are in a transaction are waited for.
+const olderBackendsLimit = 5 * time.Second
+
+// endOlderBackends ends every backend of this role that a pooler keeps from before now, each when it is idle. A statement
+// that the pooler gives to one just then fails as it does when the server restarts. What is busy for long is left:
+// CheckTimeouts tells of it.
+func (s *Store) endOlderBackends(ctx context.Context) error {
+	var now string
+	if err := s.row(ctx, `SELECT statement_timestamp()::text`).Scan(&now); err != nil {
+		return fmt.Errorf("end older connections of the pooler: %w", unavailable(err))
+	}
+	for limit := time.Now().Add(olderBackendsLimit); time.Now().Before(limit); {
+		var left, ended int
+		err := s.row(ctx, `SELECT count(*), count(*) FILTER (WHERE (state = 'idle' OR pid = pg_backend_pid()) AND pg_terminate_backend(pid))
+			FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user AND backend_start < $1::timestamptz`, now).Scan(&left, &ended)
+		if err == nil && left == 0 {
+			return nil
+		}
+		if ctx.Err() != nil { // other errors: the backend that answered was one of them
+			return fmt.Errorf("end older connections of the pooler: %w", unavailable(err))
+		}
+		again := time.NewTimer(20 * time.Millisecond)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+		}
 	}
 	return nil
 }

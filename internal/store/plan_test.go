@@ -13,6 +13,7 @@ import (
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/store/storetest"
+	"github.com/wafleet/wafleet/internal/testkit"
 )
 
 var planRows = flag.Int("plan-rows", 5_000, "rows of each large table when plans are looked at")
@@ -69,6 +70,9 @@ func TestHotStatementsReadNoLargeTableWhole(t *testing.T) {
 				return got
 			}
 			for _, op := range hot {
+				if small && op.planned && testkit.Through() != "" {
+					continue // no plan is kept through a pooler: it follows the statistics as soon as they are there
+				}
 				before := read()
 				op.do()
 				after := read()
@@ -84,8 +88,9 @@ func TestHotStatementsReadNoLargeTableWhole(t *testing.T) {
 }
 
 type hotOperation struct {
-	name string
-	do   func()
+	name    string
+	do      func()
+	planned bool // reads more where each execution is planned by statistics that are old, and no more when they are not
 }
 
 func hotOperations(t *testing.T, s *store.Store, l *lane) []hotOperation {
@@ -136,11 +141,11 @@ func hotOperations(t *testing.T, s *store.Store, l *lane) []hotOperation {
 				_, err := s.Recipient(ctx, "org-a", recipient(to))
 				must(err)
 			}
-		}},
+		}, false},
 		{"who wrote to whom", func() {
 			_, err := s.Chats(ctx, somebody)
 			must(err)
-		}},
+		}, false},
 		{"who may send", func() {
 			_, err := s.Senders(ctx, "org-a")
 			must(err)
@@ -148,9 +153,9 @@ func hotOperations(t *testing.T, s *store.Store, l *lane) []hotOperation {
 			if err != nil && !strings.Contains(err.Error(), "not found") {
 				must(err)
 			}
-		}},
-		{"a message to somebody", func() { cancel(t, s, l.accept(somebody, "hello")) }},
-		{"a message to somebody new", func() { cancel(t, s, l.accept(fresh(), "hello")) }},
+		}, false},
+		{"a message to somebody", func() { cancel(t, s, l.accept(somebody, "hello")) }, false},
+		{"a message to somebody new", func() { cancel(t, s, l.accept(fresh(), "hello")) }, false},
 		{"a message that is resolved, claimed and sent", func() {
 			to := fresh()
 			m := l.accept(to, "hello")
@@ -170,9 +175,9 @@ func hotOperations(t *testing.T, s *store.Store, l *lane) []hotOperation {
 				SessionID: l.sess.ID, WAIDs: []string{l.get(m.ID).WAID}, Status: fleet.StatusDelivered, Chat: m.ToJID, From: m.ToJID, At: time.Now(),
 			})
 			must(err)
-		}},
-		{"a message that comes in", func() { inbound(fleet.Person{Phone: somebody, LID: "25511910000007"}, "hi") }},
-		{"a message from somebody new", func() { inbound(fleet.Person{LID: fresh()}, "hi") }},
+		}, false},
+		{"a message that comes in", func() { inbound(fleet.Person{Phone: somebody, LID: "25511910000007"}, "hi") }, false},
+		{"a message from somebody new", func() { inbound(fleet.Person{LID: fresh()}, "hi") }, false},
 		{"STOP and START", func() {
 			p := fleet.Person{Phone: "5511910000009"}
 			inbound(p, "STOP")
@@ -180,10 +185,10 @@ func hotOperations(t *testing.T, s *store.Store, l *lane) []hotOperation {
 			_, err := s.Suppress(ctx, l.term, m.ID)
 			must(err)
 			inbound(p, "START")
-		}},
+		}, false},
 		{"a token", func() {
 			must(s.KeepTokens(ctx, l.sess.ID, []store.Token{{Person: fleet.Person{LID: fresh()}, At: time.Now()}, {Person: fleet.Person{LID: "25511910000011"}, At: time.Now()}}))
-		}},
+		}, false},
 		{"two contacts that become one", func() {
 			p := fleet.Person{Phone: fresh(), LID: fresh()}
 			for _, known := range []fleet.Person{{LID: p.LID}, {Phone: p.Phone}} {
@@ -195,11 +200,11 @@ func hotOperations(t *testing.T, s *store.Store, l *lane) []hotOperation {
 			if len(met) != 1 {
 				t.Fatalf("Learn = %+v, want one merge", met)
 			}
-		}},
+		}, false},
 		{"a refused stranger", func() {
 			_, err := s.StrangersRefused(ctx, l.sess.ID, 463, somebody)
 			must(err)
-		}},
+		}, false},
 		{"looking for strays", func() {
 			_, err := s.Strays(ctx, 100)
 			must(err)
@@ -207,7 +212,7 @@ func hotOperations(t *testing.T, s *store.Store, l *lane) []hotOperation {
 			must(err)
 			_, err = s.SuppressParked(ctx, 500)
 			must(err)
-		}},
+		}, false},
 		{"what is owed, waits and expires", func() {
 			_, err := s.TakeOwed(ctx, "", 500)
 			must(err)
@@ -215,18 +220,18 @@ func hotOperations(t *testing.T, s *store.Store, l *lane) []hotOperation {
 			must(err)
 			_, err = s.ExpireQueued(ctx, 500)
 			must(err)
-		}},
+		}, false},
 		{"a page of opt-outs", func() {
 			_, _, err := s.ListOptOuts(ctx, "org-a", "", 50)
 			must(err)
-		}},
+		}, true},
 		{"retention of what is not old", func() {
 			before := time.Now().Add(-1000 * 24 * time.Hour)
 			for _, purge := range []func(context.Context, time.Time, int) (int, error){s.PurgeChats, s.PurgeMessages, s.PurgeInbound, s.PurgeAttempts, s.PurgePayloads} {
 				_, err := purge(ctx, before, 500)
 				must(err)
 			}
-		}},
+		}, true},
 	}
 }
 

@@ -21,6 +21,11 @@ import (
 // for example postgres://wafleet@127.0.0.1:41234/postgres?sslmode=disable.
 const PostgresEnv = "WAFLEET_TEST_POSTGRES"
 
+// BouncerEnv names the environment variable with the host:port of a PgBouncer before that server. If it is set, the URLs
+// that Postgres and PostgresFrom return lead through it, as its docs ask for: no statement is prepared. Databases are made
+// and dropped past it.
+const BouncerEnv = "WAFLEET_TEST_PGBOUNCER"
+
 // serverTimeout bounds every conversation with a test server. It is long because a cold build on two cores starves it.
 const serverTimeout = 60 * time.Second
 
@@ -69,7 +74,21 @@ func postgresServer(t testing.TB) *url.URL {
 func databaseURL(server *url.URL, name string) string {
 	u := *server
 	u.Path, u.RawPath = "/"+name, ""
+	if bouncer := os.Getenv(BouncerEnv); bouncer != "" {
+		u.Host, u.User = bouncer, url.User(u.User.Username())
+		q := u.Query()
+		q.Set("default_query_exec_mode", "exec")
+		u.RawQuery = q.Encode()
+	}
 	return u.String()
+}
+
+// Through says what a database of PostgreSQL is reached through: "PgBouncer", or "" if directly.
+func Through() string {
+	if os.Getenv(BouncerEnv) != "" {
+		return "PgBouncer"
+	}
+	return ""
 }
 
 // ensureTemplate makes the template unless it is there. It prepares under another name and renames at the end, so a
@@ -111,6 +130,10 @@ func ensureTemplate(ctx context.Context, server *url.URL, name string, prepare f
 	if err := prepare(databaseURL(server, draft)); err != nil {
 		return fmt.Errorf("prepare: %w", err)
 	}
+	// A pooler keeps connections that prepare has closed.
+	if _, err := conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1`, draft); err != nil {
+		return fmt.Errorf("end connections to the draft: %w", err)
+	}
 	// No connections: CREATE DATABASE refuses to copy a database that somebody is using.
 	if err := execUnused(ctx, conn, `ALTER DATABASE `+quote(draft)+` RENAME TO `+quote(name)); err != nil {
 		return err
@@ -145,6 +168,9 @@ func createDatabase(t testing.TB, server *url.URL, template string) string {
 			t.Errorf("drop %s: %v", name, err)
 		}
 	})
+	if Through() != "" {
+		t.Attr("database-through", Through()) // what scripts/test-pgbouncer counts
+	}
 	return databaseURL(server, name)
 }
 
