@@ -14,6 +14,7 @@ const (
 	LoseHeld    = false // a ledger that is made anew leaves out what is reserved and has not left
 	OldBucket   = false // a frame is counted when it was reserved and not when it left
 	NoLaneCap   = false // lanes don't count frames themselves
+	Overlap     = false // Signal sessions are stored whatever became of them since they were read
 )
 
 // CrashAt kills the process, as by kill -9, in the gap of this name, if "crash-NAME" is planted.

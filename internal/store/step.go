@@ -100,7 +100,19 @@ func (p *Step) check() error {
 // commitSteps commits steps in one transaction.
 func (s *Store) commitSteps(ctx context.Context, steps []*Step) error {
 	b := &batch{s: s, steps: steps}
-	var err error
+	err := errPanicked
+	defer func() {
+		for _, p := range steps {
+			if err == nil && p.Claimed {
+				s.flights.Store(p.Term.SessionID, struct{}{})
+			} else if p.Result != nil {
+				s.flights.Delete(p.Term.SessionID)
+			}
+			if p.Keys != nil {
+				p.Keys.Settled(err == nil && p.Claimed)
+			}
+		}
+	}()
 	refused := false
 	if _, open := s.db.Execable(ctx).(dbutil.Transaction); s.pipes && !open {
 		err = s.inPipe(ctx, func(ctx context.Context, p *pipe) error {
@@ -119,21 +131,14 @@ func (s *Store) commitSteps(ctx context.Context, steps []*Step) error {
 			return err
 		})
 	}
-	for _, p := range steps {
-		if err == nil && p.Claimed {
-			s.flights.Store(p.Term.SessionID, struct{}{})
-		} else if p.Result != nil {
-			s.flights.Delete(p.Term.SessionID)
-		}
-		if p.Keys != nil {
-			p.Keys.Settled(err == nil && p.Claimed)
-		}
-	}
 	if refused {
 		return group.Rejected(err)
 	}
 	return err
 }
+
+// errPanicked is the error of a commit that did not return one.
+var errPanicked = errors.New("the commit panicked")
 
 // batch is the transaction of some steps. What the rows become is worked out here and not in SQL:
 // they are locked, read, changed in the order of the steps, and written, each with one statement for

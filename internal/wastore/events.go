@@ -24,8 +24,13 @@ func (s *deviceStore) DoDecryptionTxn(ctx context.Context, fn func(context.Conte
 	if t := s.f.txOf(ctx); t != nil {
 		return fn(ctx)
 	}
+	release, err := s.takeTurn(ctx) // it reads a session and stores what it made of it
+	if err != nil {
+		return err
+	}
+	defer release()
 	var refused error
-	err := s.f.begin(ctx, func(ctx context.Context, t *tx) error {
+	err = s.f.begin(ctx, func(ctx context.Context, t *tx) error {
 		// A stanza that makes libsignal panic is undecryptable, and the socket lives on.
 		if refused = s.f.guarded(ctx, fn); refused != nil {
 			return refused

@@ -136,7 +136,7 @@ func (f *Fence) fail(ctx context.Context, err error) error {
 	if w := f.sendOf(ctx); w != nil {
 		ended = endedSend
 		w.fail(err)
-		if errors.Is(err, ErrWithdrawn) {
+		if errors.Is(err, ErrWithdrawn) || errors.Is(err, ErrOverlap) {
 			return err
 		}
 	} else if b, ok := ctx.Value(boundKey{}).(*bound); ok && b.f == f {

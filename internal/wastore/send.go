@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"go.mau.fi/whatsmeow/types"
@@ -31,6 +32,9 @@ type SendWatch struct {
 	saved  atomic.Bool
 	ended  atomic.Bool
 	err    atomic.Pointer[error]
+
+	mu       sync.Mutex
+	versions map[string]uint64 // of the Signal sessions when they were read
 }
 
 type sendKey struct{}

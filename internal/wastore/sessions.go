@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"go.mau.fi/util/dbutil"
 
@@ -28,13 +29,37 @@ var putSession = fencedQuery(`INSERT INTO whatsmeow_sessions (our_jid, their_id,
 	ON CONFLICT (our_jid, their_id) DO UPDATE SET session=excluded.session`)
 
 func (s *deviceStore) PutSession(ctx context.Context, address string, session []byte) error {
+	release, err := s.takeTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := s.overlap(ctx, address); err != nil {
+		return s.f.fail(ctx, err)
+	}
 	version := s.sessions.change(address)
+	s.move(ctx, address)
 	s.f.changing(ctx, &s.sessions)
 	if err := s.f.write(ctx, putSession, s.jid, address, session); err != nil {
 		return err
 	}
 	s.f.committed(ctx, func() { s.sessions.changed(address, session, version) })
 	return nil
+}
+
+// move raises the version of a session that is about to be changed, or of all of them if it names none.
+func (s *deviceStore) move(ctx context.Context, addresses ...string) {
+	w := s.f.sendOf(ctx)
+	var own []string // read by this send, and by nobody changed since
+	for _, a := range addresses {
+		if w != nil && !w.moved(a, s.ratchet.version(a)) {
+			own = append(own, a)
+		}
+	}
+	s.ratchet.changed(addresses...)
+	for _, a := range own {
+		w.own(a, s.ratchet.version(a))
+	}
 }
 
 // PutManySessions stores what one send encrypted with. It runs after the encryption and before the
@@ -65,7 +90,20 @@ func (s *deviceStore) PutManySessions(ctx context.Context, sessions map[string][
 
 // putMany writes sessions in one statement: with the claim of the frame that they are for, or alone.
 func (s *deviceStore) putMany(ctx context.Context, sessions map[string][]byte) error {
-	write := &sessionWrite{s: s, values: sessions, version: s.sessions.change(slices.Collect(maps.Keys(sessions))...)}
+	release, err := s.takeTurn(ctx)
+	if err != nil {
+		return err
+	}
+	write := &sessionWrite{s: s, values: sessions, release: sync.OnceFunc(release)}
+	defer write.leave()
+	for a := range sessions {
+		if err := s.overlap(ctx, a); err != nil {
+			return s.f.fail(ctx, err)
+		}
+	}
+	addresses := slices.Collect(maps.Keys(sessions))
+	write.version = s.sessions.change(addresses...)
+	s.move(ctx, addresses...)
 	s.f.changing(ctx, &s.sessions)
 	if w := s.f.sendOf(ctx); w != nil && s.f.txOf(ctx) == nil {
 		if claim := w.takeClaim(); claim != nil {
@@ -84,6 +122,31 @@ type sessionWrite struct {
 	s       *deviceStore
 	values  map[string][]byte
 	version uint64
+	release func() // gives the turn back
+
+	mu      sync.Mutex
+	writing bool // a commit is under way with it
+	left    bool // the send waits for it no longer
+}
+
+// write reports whether the sessions are to be written by the commit that asks. Not when the send has left: its frame does
+// not leave either, and somebody else may have changed the sessions meanwhile.
+func (w *sessionWrite) write() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writing = !w.left
+	return w.writing
+}
+
+// leave ends the turn: at once, or when the commit that is under way has ended.
+func (w *sessionWrite) leave() {
+	w.mu.Lock()
+	w.left = true
+	writing := w.writing
+	w.mu.Unlock()
+	if !writing {
+		w.release()
+	}
 }
 
 // believe remembers what is committed.
@@ -97,17 +160,29 @@ func (w *sessionWrite) Settled(committed bool) {
 	} else {
 		w.s.sessions.change() // it may be committed all the same: nobody may believe what was read meanwhile
 	}
+	w.mu.Lock()
+	w.writing = false
+	left := w.left
+	w.mu.Unlock()
+	if left {
+		w.release()
+	}
 }
 
 // writeKeys says how to write what several claimed frames were encrypted with, each under its own term.
 func (c *Container) writeKeys(keys []store.Keys) ([]store.Statement, error) {
-	writes := make([]*sessionWrite, len(keys))
-	for i, k := range keys {
+	writes := make([]*sessionWrite, 0, len(keys))
+	for _, k := range keys {
 		w, ok := k.(*sessionWrite)
 		if !ok {
 			return nil, fmt.Errorf("keys of the type %T", k)
 		}
-		writes[i] = w
+		if w.write() {
+			writes = append(writes, w)
+		}
+	}
+	if len(writes) == 0 {
+		return nil, nil
 	}
 	if c.postgres {
 		return c.putSessionsPostgres(writes)
@@ -236,12 +311,27 @@ func (s *deviceStore) GetSession(ctx context.Context, address string) ([]byte, e
 }
 
 func (s *deviceStore) HasSession(ctx context.Context, address string) (bool, error) {
-	session, err := s.GetSession(ctx, address)
-	return session != nil, err
+	found, err := s.manySessions(ctx, []string{address})
+	return found[address] != nil, err
 }
 
-// GetManySessions asks the database only for what is not remembered.
+// GetManySessions reads sessions that may be stored again, changed.
 func (s *deviceStore) GetManySessions(ctx context.Context, addresses []string) (map[string][]byte, error) {
+	w := s.f.sendOf(ctx)
+	for _, a := range addresses { // before they are read
+		if s.f.txOf(ctx) != nil {
+			break
+		} else if w != nil {
+			w.readAt(a, s.ratchet.version(a))
+		} else {
+			s.ratchet.readAlone(a)
+		}
+	}
+	return s.manySessions(ctx, addresses)
+}
+
+// manySessions asks the database only for what is not remembered.
+func (s *deviceStore) manySessions(ctx context.Context, addresses []string) (map[string][]byte, error) {
 	if err := s.f.check(ctx); err != nil {
 		return nil, err
 	}
@@ -290,19 +380,26 @@ func (s *deviceStore) readSessions(ctx context.Context, addresses []string) (map
 }
 
 func (s *deviceStore) DeleteSession(ctx context.Context, address string) error {
-	return s.dropSessions(ctx, func(ctx context.Context) error { return s.raw.DeleteSession(ctx, address) })
+	return s.dropSessions(ctx, func(ctx context.Context) error { return s.raw.DeleteSession(ctx, address) }, address)
 }
 
 func (s *deviceStore) DeleteAllSessions(ctx context.Context, phone string) error {
 	return s.dropSessions(ctx, func(ctx context.Context) error { return s.raw.DeleteAllSessions(ctx, phone) })
 }
 
-func (s *deviceStore) dropSessions(ctx context.Context, fn func(ctx context.Context) error) error {
-	s.sessions.clear()
-	s.f.changing(ctx, &s.sessions)
-	err := s.f.do(ctx, fn)
-	if err == nil {
-		s.f.committed(ctx, s.sessions.clear)
+// dropSessions changes or deletes sessions: those of the addresses, any if it names none.
+func (s *deviceStore) dropSessions(ctx context.Context, fn func(ctx context.Context) error, addresses ...string) error {
+	release, err := s.takeTurn(ctx)
+	if err != nil {
+		return err
 	}
-	return err
+	defer release()
+	s.sessions.clear()
+	s.move(ctx, addresses...)
+	s.f.changing(ctx, &s.sessions)
+	if err := s.f.do(ctx, fn); err != nil {
+		return err
+	}
+	s.f.committed(ctx, s.sessions.clear)
+	return nil
 }

@@ -21,6 +21,7 @@ type deviceStore struct {
 	preKeys    chan struct{} // one slot: pre-key ids are counted up, so one commit after the other
 	identities cache[string, [32]byte]
 	sessions   cache[string, []byte]
+	ratchet    ratchet
 	migrated   cache[string, struct{}] // phone numbers whose sessions are under their LID
 	contacts   cache[types.JID, types.ContactInfo]
 	tokens     cache[types.JID, heldToken]
@@ -30,7 +31,7 @@ type deviceStore struct {
 var _ store.AllSessionSpecificStores = (*deviceStore)(nil)
 
 func newDeviceStore(f *Fence, jid types.JID) *deviceStore {
-	s := &deviceStore{f: f, raw: sqlstore.NewSQLStore(f.c.raw, jid), jid: jid.String(), preKeys: make(chan struct{}, 1)}
+	s := &deviceStore{f: f, raw: sqlstore.NewSQLStore(f.c.raw, jid), jid: jid.String(), preKeys: make(chan struct{}, 1), ratchet: newRatchet()}
 	s.sessions.max = sessionsMax
 	return s
 }
@@ -139,10 +140,8 @@ func (s *deviceStore) MigratePNToLID(ctx context.Context, pn, lid types.JID) err
 	}
 	if found {
 		s.identities.clear()
-		s.sessions.clear()
 		s.f.changing(ctx, &s.identities)
-		s.f.changing(ctx, &s.sessions)
-		err := s.f.do(ctx, func(ctx context.Context) error {
+		err := s.dropSessions(ctx, func(ctx context.Context) error {
 			// A raw store of its own: the one we keep remembers a migration that failed.
 			return sqlstore.NewSQLStore(s.f.c.raw, s.own()).MigratePNToLID(ctx, pn, lid)
 		})
@@ -150,7 +149,6 @@ func (s *deviceStore) MigratePNToLID(ctx context.Context, pn, lid types.JID) err
 			return err
 		}
 		s.f.committed(ctx, s.identities.clear)
-		s.f.committed(ctx, s.sessions.clear)
 	}
 	s.f.committed(ctx, func() { s.migrated.fill(user, struct{}{}, version) })
 	return nil

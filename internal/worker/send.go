@@ -18,6 +18,10 @@ import (
 // its encryption, which takes a millisecond, or as long as WhatsApp takes to answer when the recipient's keys are not known.
 const resultWait = 50 * time.Millisecond
 
+// overlapTries is how often in a row a message is encrypted because the Signal sessions changed before its claim. Then it
+// is queued again, as after any send of which no frame left.
+const overlapTries = 5
+
 // send takes one message to WhatsApp. earlier is what became of the frame before, nil if that is written. It returns the
 // step that decided about the message, nil if the lane can't go on, and, if it was claimed, what became of its frame.
 // earlier is committed with it, or given up as commit gives it up.
@@ -30,7 +34,12 @@ func (l *lane) send(ctx context.Context, item *store.LaneItem, earlier *store.Re
 		}
 		stop := a.recordSoon(ctx)
 		sctx, cancel := context.WithTimeout(ctx, sendDeadline)
-		_, err = l.g.sock.Send(sctx, wa.Outgoing{JID: item.ToJID, WAID: item.WAID, Payload: item.Payload, Claim: a.claimed})
+		for try := 1; ; try++ { // a message that came in may have changed the keys while this one was encrypted with them
+			_, err = l.g.sock.Send(sctx, wa.Outgoing{JID: item.ToJID, WAID: item.WAID, Payload: item.Payload, Claim: a.claimed})
+			if try == overlapTries || !errors.Is(err, wastore.ErrOverlap) {
+				break
+			}
+		}
 		cancel()
 		stop()
 	}
