@@ -258,6 +258,7 @@ func (s *Socket) newClient(ctx context.Context, log waLog.Logger, main, media ht
 	c.BackgroundEventCtx = ctx
 	c.GetMessageForRetry = s.payloadForRetry
 	c.PreRetryCallback = s.allowRetry
+	c.SetMaxParallelRetryReceiptHandling(1) // two answers at once would use the same keys of a Signal session
 	c.PrePairCallback = s.acceptPair
 	// Never used with WhatsApp, but whatsmeow calls it unchecked when the server names such a code.
 	c.RefreshCAT = func(context.Context) error { return errors.New("no token to refresh") }

@@ -14,6 +14,7 @@ type faultView struct {
 	AckError       int   `json:"ackError,omitempty"`
 	AckErrorNext   int   `json:"ackErrorNext,omitempty"`
 	KeyFetch       int   `json:"keyFetch,omitempty"`
+	KeyLatencyMs   int64 `json:"keyLatencyMs,omitempty"`
 	ConnectFailure int   `json:"connectFailure,omitempty"`
 	BanCode        int   `json:"banCode,omitempty"`
 	BanExpireMs    int64 `json:"banExpireMs,omitempty"`
@@ -38,7 +39,7 @@ func (v *faultView) fault() (Fault, error) {
 			return Fault{}, badInput(name + ": negative")
 		}
 	}
-	for name, ms := range map[string]int64{"latencyMs": v.LatencyMs, "banExpireMs": v.BanExpireMs} {
+	for name, ms := range map[string]int64{"latencyMs": v.LatencyMs, "keyLatencyMs": v.KeyLatencyMs, "banExpireMs": v.BanExpireMs} {
 		if ms < 0 || ms > maxFaultTime.Milliseconds() {
 			return Fault{}, badInput(name + ": out of range")
 		}
@@ -59,6 +60,7 @@ func (v *faultView) fault() (Fault, error) {
 	return Fault{
 		Latency: time.Duration(v.LatencyMs) * time.Millisecond, DropAcks: v.DropAcks, DropNextAcks: v.DropNextAcks,
 		CloseBeforeAck: v.CloseBeforeAck, AckError: v.AckError, AckErrorNext: v.AckErrorNext, KeyFetch: v.KeyFetch,
+		KeyLatency:     time.Duration(v.KeyLatencyMs) * time.Millisecond,
 		ConnectFailure: v.ConnectFailure, BanCode: v.BanCode, BanExpire: time.Duration(v.BanExpireMs) * time.Millisecond,
 		BadPatches: v.BadPatches, RefuseDials: v.RefuseDials, MutePings: v.MutePings, Silent: v.Silent,
 	}, nil
@@ -68,7 +70,7 @@ func viewOf(f ScopedFault) scopedFaultView {
 	x := f.Fault
 	return scopedFaultView{f.Scope.Session, f.Scope.Recipient, faultView{
 		LatencyMs: x.Latency.Milliseconds(), DropAcks: x.DropAcks, DropNextAcks: x.DropNextAcks, CloseBeforeAck: x.CloseBeforeAck,
-		AckError: x.AckError, AckErrorNext: x.AckErrorNext, KeyFetch: x.KeyFetch, ConnectFailure: x.ConnectFailure,
+		AckError: x.AckError, AckErrorNext: x.AckErrorNext, KeyFetch: x.KeyFetch, KeyLatencyMs: x.KeyLatency.Milliseconds(), ConnectFailure: x.ConnectFailure,
 		BanCode: x.BanCode, BanExpireMs: x.BanExpire.Milliseconds(), BadPatches: x.BadPatches, RefuseDials: x.RefuseDials, MutePings: x.MutePings, Silent: x.Silent,
 	}}
 }

@@ -266,6 +266,14 @@ func parseAddress(to string) (jid, error) {
 	return types.NewJID(pn, types.DefaultUserServer), nil
 }
 
+// Forget drops the phone's Signal sessions with a number, as a phone does that was set up anew: its next message opens a
+// session of its own, and what was encrypted for the old one can't be read.
+func (p *Phone) Forget(pn string) {
+	p.cipher.Lock()
+	defer p.cipher.Unlock()
+	_ = p.signal.Sessions.DeleteAllSessions(p.srv.life, pn) // in memory: never fails, never waits
+}
+
 // find returns the first receipt of a message.
 func (p *Phone) find(id string) (Received, error) {
 	p.mu.Lock()

@@ -3,6 +3,7 @@ package wasim
 import (
 	"context"
 	"maps"
+	"strings"
 	"sync"
 
 	"go.mau.fi/libsignal/logger"
@@ -105,6 +106,13 @@ func (m *phoneStore) DeleteSession(_ context.Context, address string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.sessions, address)
+	return nil
+}
+
+func (m *phoneStore) DeleteAllSessions(_ context.Context, phone string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.sessions, func(address string, _ []byte) bool { return strings.HasPrefix(address, phone+":") })
 	return nil
 }
 

@@ -1,5 +1,7 @@
 package wasim
 
+import "time"
+
 // keyRequest handles pre-keys: counting, upload, rotation and handing out. The caller holds the lock.
 func (s *Server) keyRequest(c *conn, n *node, kind node) {
 	d := c.dev
@@ -50,8 +52,11 @@ func (d *device) takeSignedKey(n node) {
 // handOutKeys answers in the address form asked for: clients look for exactly that.
 func (s *Server) handOutKeys(c *conn, n *node, kind node) {
 	users := kind.GetChildren()
+	late := time.Duration(0)
 	for _, u := range users {
 		number := s.number(attrJID(&u, "jid"))
+		f, _ := s.faults.find(c.session(), number, func(f *Fault) bool { return f.KeyLatency > 0 }, nil)
+		late = max(late, f.KeyLatency)
 		if f, ok := s.faults.find(c.session(), number, func(f *Fault) bool { return f.KeyFetch != 0 }, nil); ok {
 			if f.KeyFetch > 0 {
 				c.replyError(n, f.KeyFetch, failureText(f.KeyFetch))
@@ -70,7 +75,9 @@ func (s *Server) handOutKeys(c *conn, n *node, kind node) {
 		}
 		out = append(out, answer)
 	}
-	c.reply(n, node{Tag: "list", Content: out})
+	answer := response(n, "result")
+	answer.Content = []node{{Tag: "list", Content: out}}
+	c.sendAfter(answer, late)
 }
 
 // bundleOf returns the bundle of any device, nil if there is none. The caller holds the lock.

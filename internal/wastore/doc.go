@@ -21,6 +21,11 @@
 // a new one. The caches are valid because only the term's owner writes these rows: nothing of them
 // outlives the fence, and what a transaction changed is believed only after its commit.
 //
+// # Signal sessions
+//
+// A send reads the sessions it encrypts with, may wait for pre-keys, and stores them with its claim. What changes one of them
+// meanwhile makes the claim fail with ErrOverlap, before anything of it is asked for; see ratchet.
+//
 // # Invariants
 //
 //   - Every method asks Valid first, reads too.

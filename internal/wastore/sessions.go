@@ -317,13 +317,20 @@ func (s *deviceStore) HasSession(ctx context.Context, address string) (bool, err
 
 // GetManySessions reads sessions that may be stored again, changed.
 func (s *deviceStore) GetManySessions(ctx context.Context, addresses []string) (map[string][]byte, error) {
-	w := s.f.sendOf(ctx)
+	w, inTx := s.f.sendOf(ctx), s.f.txOf(ctx) != nil
+	if w == nil && !inTx { // whoever has the turn changes what would be read
+		release, err := s.takeTurn(ctx)
+		if err != nil {
+			return nil, err
+		}
+		release()
+	}
 	for _, a := range addresses { // before they are read
-		if s.f.txOf(ctx) != nil {
-			break
-		} else if w != nil {
+		switch {
+		case inTx: // it has the turn
+		case w != nil:
 			w.readAt(a, s.ratchet.version(a))
-		} else {
+		default:
 			s.ratchet.readAlone(a)
 		}
 	}
