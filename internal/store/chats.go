@@ -230,7 +230,7 @@ const chatAge = `(CASE WHEN last_out_at>=last_in_at AND last_out_at>=token_at TH
 // anybody is warm. Who hears from that number again is a new chat. It returns how many are gone.
 func (s *Store) PurgeChats(ctx context.Context, before time.Time, limit int) (int, error) {
 	n, err := s.exec(ctx, `WITH old AS MATERIALIZED (SELECT contact_key AS old_key, session_id AS old_session FROM chats
-			WHERE `+chatAge+`<CAST($1 AS BIGINT) ORDER BY `+chatAge+` LIMIT CAST($2 AS BIGINT) @skip@)
+			WHERE `+chatAge+`<$1 ORDER BY `+chatAge+` LIMIT CAST($2 AS BIGINT) @skip@)
 		DELETE FROM chats WHERE (contact_key, session_id) IN (SELECT old_key, old_session FROM old)`, ms(before), limit)
 	if err != nil {
 		return 0, fmt.Errorf("purge chats: %w", err)

@@ -177,8 +177,8 @@ func (s *Store) PurgeEvents(ctx context.Context, before time.Time, limit int) (i
 	if err != nil {
 		return 0, fmt.Errorf("purge events: %w", err)
 	}
-	n, err := s.exec(ctx, `DELETE FROM events WHERE n IN (SELECT e.n FROM events e WHERE e.n < $1
-		AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.event_id = e.id AND d.status = 'pending') ORDER BY e.n LIMIT $2)`,
+	n, err := s.exec(ctx, `DELETE FROM events WHERE n IN (SELECT ev.n FROM events ev WHERE ev.n < $1
+		AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.event_id = ev.id AND d.status = 'pending') ORDER BY ev.n LIMIT $2)`,
 		bound, limit)
 	if err != nil {
 		return 0, fmt.Errorf("purge events: %w", err)

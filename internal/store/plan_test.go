@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ func TestHotStatementsReadNoLargeTableWhole(t *testing.T) {
 					t.Fatalf("%s: %v", q, err)
 				}
 			}
-			large := []string{"messages", "attempts", "inbound_messages", "contacts", "contact_aliases", "opt_outs", "chats"}
+			large := []string{"messages", "attempts", "inbound_messages", "contacts", "contact_aliases", "opt_outs", "chats", "events"}
 			for _, table := range large {
 				exec(`ALTER TABLE ` + table + ` SET (autovacuum_enabled=false)`)
 			}
@@ -227,7 +228,7 @@ func hotOperations(t *testing.T, s *store.Store, l *lane) []hotOperation {
 		}, true},
 		{"retention of what is not old", func() {
 			before := time.Now().Add(-1000 * 24 * time.Hour)
-			for _, purge := range []func(context.Context, time.Time, int) (int, error){s.PurgeChats, s.PurgeMessages, s.PurgeInbound, s.PurgeAttempts, s.PurgePayloads} {
+			for _, purge := range []func(context.Context, time.Time, int) (int, error){s.PurgeChats, s.PurgeMessages, s.PurgeInbound, s.PurgeAttempts, s.PurgePayloads, s.PurgeEvents, s.PurgeDeliveries} {
 				_, err := purge(ctx, before, 500)
 				must(err)
 			}
@@ -305,4 +306,53 @@ func fillTables(t *testing.T, s *store.Store, l *lane, exec func(q string, args 
 		FROM contact_aliases WHERE contact_id NOT IN ('ctc_7', 'ctc_9') ON CONFLICT DO NOTHING`, now)
 	exec(`INSERT INTO chats (contact_key, session_id, first_out_at, last_out_at, first_in_at, last_in_at) SELECT contact_key, $1, $2::bigint, $2::bigint, $2::bigint, $2::bigint
 		FROM contacts ON CONFLICT DO NOTHING`, l.sess.ID, now)
+}
+
+// heard keeps what statements are sent to the database.
+type heard struct {
+	dbutil.DatabaseLogger
+	statements map[string][]any
+}
+
+func (h *heard) QueryTiming(_ context.Context, _, query string, args []any, _ int, _ time.Duration, _ error) {
+	if strings.Contains(query, "FROM") {
+		h.statements[query] = args
+	}
+}
+
+// SQLite has no statistics of what was read, but says beforehand what it would read whole.
+func TestRetentionReadsNoTableWholeOnSQLite(t *testing.T) {
+	s := storetest.SQLite(t)
+	l := newLane(t, s, "org-a")
+	l.accept("5511910000001", "hello")
+	h := &heard{DatabaseLogger: s.DB().Log, statements: map[string][]any{}}
+	s.DB().Log = h
+	for _, purge := range []func(context.Context, time.Time, int) (int, error){
+		s.PurgeChats, s.PurgeMessages, s.PurgeInbound, s.PurgeAttempts, s.PurgePayloads, s.PurgeEvents, s.PurgeDeliveries, s.PurgeCommands, s.PurgeIdempotency,
+	} {
+		if _, err := purge(t.Context(), time.Now().Add(-48*time.Hour), 500); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.DB().Log = h.DatabaseLogger
+	if len(h.statements) < 12 {
+		t.Fatalf("%d statements heard", len(h.statements))
+	}
+	small := []string{"json_each", "endpoints", "SCAN e", "SCAN s", "SCAN g", "SCAN old", "CONSTANT", "deliveries_event"} // lists, tables with a row per number or endpoint, and an index of what is pending
+	for q, args := range h.statements {
+		rows, err := s.DB().Query(t.Context(), "EXPLAIN QUERY PLAN "+q, args...)
+		err = dbutil.NewRowIterWithError(rows, func(row dbutil.Scannable) (line string, err error) {
+			var id, parent, unused int
+			err = row.Scan(&id, &parent, &unused, &line)
+			return line, err
+		}, err).Iter(func(line string) (bool, error) {
+			if strings.HasPrefix(line, "SCAN") && !slices.ContainsFunc(small, func(part string) bool { return strings.Contains(line+" ", part+" ") }) {
+				t.Errorf("%s\n%s", line, q)
+			}
+			return true, nil
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", q, err)
+		}
+	}
 }

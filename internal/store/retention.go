@@ -5,7 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
+
+	"go.mau.fi/util/dbutil"
 )
 
 // byAge is a table whose rows are numbered in the order of time.
@@ -23,7 +26,8 @@ const commitSkew = time.Minute
 // among younger ones, and counts as one of them. It halves the numbers and looks at some thirty rows.
 func (s *Store) before(ctx context.Context, rows byAge, t time.Time) (int64, error) {
 	var low, high int64
-	if err := s.row(ctx, `SELECT coalesce(min(`+rows.number+`), 0), coalesce(max(`+rows.number+`), 0) + 1 FROM `+rows.table).Scan(&low, &high); err != nil {
+	// Two lookups: SQLite reads all of a table for both ends of it in one SELECT.
+	if err := s.row(ctx, `SELECT coalesce((SELECT min(`+rows.number+`) FROM `+rows.table+`), 0), coalesce((SELECT max(`+rows.number+`) FROM `+rows.table+`), 0) + 1`).Scan(&low, &high); err != nil {
 		return 0, unavailable(err)
 	}
 	for low < high {
@@ -71,22 +75,47 @@ func (s *Store) PurgeMessages(ctx context.Context, before time.Time, limit int) 
 	}
 	var n int64
 	err = s.InTx(ctx, func(ctx context.Context) error {
-		const old = ` FROM messages WHERE seq<$1 AND created_at<@now@-90000000
-			AND status NOT IN ('queued', 'sending') ORDER BY seq LIMIT CAST($2 AS BIGINT)`
-		for _, q := range []string{
-			`DELETE FROM attempts WHERE message_id IN (SELECT id` + old + `)`,
-			`DELETE FROM payloads WHERE message IN (SELECT seq` + old + `)`,
-		} {
-			if _, err := s.exec(ctx, q, bound, limit); err != nil {
-				return err
-			}
-		}
-		var err error
-		n, err = s.exec(ctx, `DELETE FROM messages WHERE seq IN (SELECT seq`+old+`)`, bound, limit)
+		// Chosen once: a second look might choose others, and leave a payload that nothing refers to any more.
+		n, err = s.deleteMessages(ctx, `seq<$1 AND created_at<@now@-90000000 AND status NOT IN ('queued', 'sending')`, limit, bound)
 		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("purge messages: %w", err)
 	}
 	return int(n), nil
+}
+
+// oldMessage names a message by both of its numbers.
+type oldMessage struct {
+	Seq int64  `json:"seq"`
+	ID  string `json:"id"`
+}
+
+// deleteMessages deletes up to limit of the oldest messages for which where is true, which has args, with what belongs
+// to them alone. Call it in a transaction.
+func (s *Store) deleteMessages(ctx context.Context, where string, limit int, args ...any) (int64, error) {
+	var keyed string
+	if err := s.row(ctx, `SELECT @keyed@`).Scan(&keyed); err != nil {
+		return 0, unavailable(err)
+	}
+	var old []oldMessage
+	err := s.query(ctx, func(row dbutil.Scannable) error {
+		var m oldMessage
+		err := row.Scan(&m.Seq, &m.ID)
+		old = append(old, m)
+		return err
+	}, `SELECT seq, id FROM messages WHERE `+where+` ORDER BY seq LIMIT CAST($`+strconv.Itoa(len(args)+1)+` AS BIGINT)`, append(args, limit)...)
+	if err != nil || len(old) == 0 {
+		return 0, err
+	}
+	const gone = `(SELECT g.seq FROM @rows:$1(seq bigint, id text)@ AS g)`
+	for _, q := range []string{
+		`DELETE FROM attempts WHERE message_id IN (SELECT g.id FROM @rows:$1(seq bigint, id text)@ AS g)`,
+		`DELETE FROM payloads WHERE message IN ` + gone,
+	} {
+		if _, err := s.exec(ctx, q, rowList(old)); err != nil {
+			return 0, err
+		}
+	}
+	return s.exec(ctx, `DELETE FROM messages WHERE seq IN `+gone, rowList(old))
 }
