@@ -119,6 +119,7 @@ func TestWhoseALIDIsIsLearntInEveryOrganization(t *testing.T) {
 		byLID := meet(t, s, store.Sighting{Person: fleet.Person{LID: personLID}, Present: true})
 		decide(t, s, byLID.Known, store.Decision{Stop: true, Source: fleet.OptOutKeyword, At: time.Now()})
 		byPhone := meet(t, s, store.Sighting{Person: fleet.Person{Phone: personPhone}})
+		mustSQL(t, s, `UPDATE contacts SET created_at = created_at - 1 WHERE id = $1`, byLID.ID)
 		// In org-b nobody knows the person, who gave its number a token.
 		for _, id := range []fleet.SessionID{a.sess.ID, b.ID} {
 			token := store.Token{Person: fleet.Person{LID: personLID}, At: time.Now()}
