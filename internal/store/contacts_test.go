@@ -335,7 +335,7 @@ func TestWhatNeverLeftIsOwedToTheLedger(t *testing.T) {
 			return m
 		}
 		out, nobody, fine := reserved(personPhone), reserved("5511900000002"), reserved("5511900000003")
-		if people, err := s.Unresolved(t.Context(), l.sess.ID, 2); err != nil || len(people) != 2 || people[0].Phone != personPhone {
+		if people, err := s.Unresolved(t.Context(), l.sess.ID, "", 2); err != nil || len(people) != 2 || people[0].Phone != personPhone {
 			t.Errorf("Unresolved = %v, %v, want the first two", people, err)
 		}
 		decide(t, s, known(t, s, personPhone), store.Decision{Stop: true, Source: fleet.OptOutManual})

@@ -19,8 +19,9 @@ type LaneQuery struct {
 // LaneQueries are the statements that look for work in lanes, for tests of their plans.
 func LaneQueries(s *Store, session fleet.SessionID, terms []fleet.Term) map[string]LaneQuery {
 	return map[string]LaneQuery{
-		"DueLanes":   {s.sql(dueLanes), []any{termList(terms)}},
-		"NextInLane": {s.sql(nextInLane), []any{session}},
+		"DueLanes":     {s.sql(dueLanes), []any{termList(terms)}},
+		"NextInLane":   {s.sql(nextInLane), []any{session}},
+		"NextOfOthers": {s.sql(nextOfOthers), []any{session, idList([]fleet.ProjectID{"prj_1", "prj_2"}), "msg_1"}},
 	}
 }
 

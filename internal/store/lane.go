@@ -59,6 +59,11 @@ const (
 	nextInLane = `SELECT ` + messageColumns + `, ` + toRepeat + ` FROM messages m
 		WHERE m.session_id=$1 AND ` + laneDue + ` ORDER BY m.seq LIMIT 1`
 
+	// nextOfOthers is nextInLane without some projects, as it will be when the frame that has just left is written.
+	nextOfOthers = `SELECT ` + messageColumns + `, ` + toRepeat + ` FROM messages m
+		WHERE m.session_id=$1 AND m.project_id NOT IN (SELECT id FROM @ids:$2@ AS served) AND ` +
+		laneDueIf + sendDueBut + `$3` + sendDueFor + `) ORDER BY m.seq LIMIT 1`
+
 	// lookAhead is nextInLane for many lanes, each as it will be when the message in flight is sent.
 	lookAhead = `WITH t AS MATERIALIZED (SELECT (SELECT m.seq FROM messages m WHERE m.session_id=t.lane AND ` +
 		laneDueIf + sendDueBut + `t.flight` + sendDueFor + `) ORDER BY m.seq LIMIT 1) AS next FROM @rows:$1(lane text, flight text)@ AS t)
@@ -101,7 +106,17 @@ type LaneItem struct {
 // NextInLane returns the message that a session's lane should send now, or nil. It takes no locks:
 // ClaimMessage decides.
 func (s *Store) NextInLane(ctx context.Context, session fleet.SessionID) (*LaneItem, error) {
-	item, err := s.scanLaneItem(s.row(ctx, nextInLane, session))
+	return s.inLane(ctx, nextInLane, session)
+}
+
+// NextOfOthers is NextInLane that passes some projects over, and does not wait for one message: its frame has
+// left, which is not written yet; "" = none.
+func (s *Store) NextOfOthers(ctx context.Context, session fleet.SessionID, served []fleet.ProjectID, sent fleet.MessageID) (*LaneItem, error) {
+	return s.inLane(ctx, nextOfOthers, session, idList(served), sent)
+}
+
+func (s *Store) inLane(ctx context.Context, query string, session fleet.SessionID, args ...any) (*LaneItem, error) {
+	item, err := s.scanLaneItem(s.row(ctx, query, append([]any{session}, args...)...))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil //nolint:nilnil // nothing to send is an answer, not an error
 	} else if err != nil {

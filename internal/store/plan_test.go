@@ -160,7 +160,7 @@ func hotOperations(t *testing.T, s *store.Store, l *lane) []hotOperation {
 		{"a message that is resolved, claimed and sent", func() {
 			to := fresh()
 			m := l.accept(to, "hello")
-			_, err := s.Unresolved(ctx, l.sess.ID, 32)
+			_, err := s.Unresolved(ctx, l.sess.ID, "", 32)
 			must(err)
 			_, err = s.Resolved(ctx, l.term, "org-a", []store.Sighting{{Person: fleet.Person{Phone: to, LID: "2" + to}, Asked: to, Present: true}})
 			must(err)

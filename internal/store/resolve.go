@@ -15,8 +15,9 @@ import (
 // Before its first frame to somebody a lane asks WhatsApp who they are: messages say by unresolved that this has not
 // been done. People are asked for together, and what WhatsApp said counts for all sessions of the organization.
 
-// Unresolved returns up to limit people that queued messages of a session wait for, in the order of the lane.
-func (s *Store) Unresolved(ctx context.Context, session fleet.SessionID, limit int) ([]fleet.Person, error) {
+// Unresolved returns up to limit people that queued messages of a session wait for: the one whose turn it is first, then
+// in the order of the lane.
+func (s *Store) Unresolved(ctx context.Context, session fleet.SessionID, turn fleet.MessageID, limit int) ([]fleet.Person, error) {
 	var people []fleet.Person
 	err := s.query(ctx, func(row dbutil.Scannable) error {
 		var jid, key string
@@ -26,7 +27,7 @@ func (s *Store) Unresolved(ctx context.Context, session fleet.SessionID, limit i
 		}
 		return err
 	}, `SELECT m.to_jid, m.contact_key FROM messages m WHERE m.session_id=$1 AND m.status IN ('queued', 'sending')
-		AND m.status='queued' AND m.unresolved AND m.due_at<=@now@ ORDER BY m.seq LIMIT CAST($2 AS BIGINT)`, session, limit)
+		AND m.status='queued' AND m.unresolved AND m.due_at<=@now@ ORDER BY m.id<>$3, m.seq LIMIT CAST($2 AS BIGINT)`, session, limit, turn)
 	if err != nil {
 		return nil, fmt.Errorf("unresolved recipients of session %s: %w", session, err)
 	}

@@ -32,11 +32,12 @@ type lane struct {
 	st      *store.Store
 	term    fleet.Term
 	unknown atomic.Bool // some message's outcome may be unknown
+	turns   turns
 	held    *time.Timer // runs while a frame has to wait for its number's budget
 }
 
 func newLane(g *generation) *lane {
-	l := &lane{g: g, st: g.v.w.o.Store, term: g.v.term.Fleet()}
+	l := &lane{g: g, st: g.v.w.o.Store, term: g.v.term.Fleet(), turns: turns{}}
 	l.unknown.Store(true)
 	return l
 }
@@ -114,7 +115,8 @@ func (l *lane) burst(ctx context.Context) bool {
 	if item != nil && !l.counted(ctx) {
 		return false
 	}
-	var result *store.Result // of the frame that left last
+	var result *store.Result  // of the frame that left last
+	var asked fleet.MessageID // who its recipient is
 	for item != nil || result != nil {
 		if item == nil || !l.goOn(ctx, end) || !l.mayLeave() {
 			inTime := l.goOn(ctx, end)
@@ -126,22 +128,31 @@ func (l *lane) burst(ctx context.Context) bool {
 			result, item = nil, step.Next
 			continue
 		}
+		first := item.ID
+		if item, ok = l.turn(ctx, item, result); !ok {
+			l.commit(ctx, &store.Step{Term: l.term, Result: result})
+			return false
+		}
 		if item.Unresolved {
-			if _, ok := l.commit(ctx, &store.Step{Term: l.term, Result: result}); !ok || !l.resolve(ctx) {
+			if item.ID == asked {
 				return false
 			}
-			asked := item.ID
-			if item, ok = l.next(ctx); !ok || item != nil && item.ID == asked && item.Unresolved {
+			if _, ok := l.commit(ctx, &store.Step{Term: l.term, Result: result}); !ok || !l.resolve(ctx, item.ID) {
+				return false
+			}
+			asked = item.ID
+			if item, ok = l.next(ctx); !ok {
 				return false
 			}
 			result = nil
 			continue
 		}
+		l.turns[item.ProjectID]++
 		step, sent := l.send(ctx, item, result)
 		switch {
 		case step == nil:
 			return false
-		case !step.Claimed && step.Next != nil && step.Next.ID == item.ID:
+		case !step.Claimed && step.Next != nil && (step.Next.ID == item.ID || step.Next.ID == first && first != item.ID):
 			return l.suppress(ctx, item) // else it is due and not to be claimed: the next look knows more
 		}
 		result, item = sent, step.Next // not claimed: the message was cancelled, has expired or must wait

@@ -22,10 +22,10 @@ const (
 // resolve asks WhatsApp, on this session's number, who the recipients are that its next messages wait for: WhatsApp
 // decides where a number's messages go. It happens before the first frame to somebody and costs nothing later. It
 // reports whether the lane may go on.
-func (l *lane) resolve(ctx context.Context) bool {
+func (l *lane) resolve(ctx context.Context, turn fleet.MessageID) bool {
 	rctx, cancel := context.WithTimeout(ctx, resolveLimit)
 	defer cancel()
-	people, err := l.st.Unresolved(rctx, l.term.SessionID, wa.MostResolved)
+	people, err := l.st.Unresolved(rctx, l.term.SessionID, turn, wa.MostResolved)
 	if err != nil {
 		l.failed(ctx, "could not read the lane", err)
 		return false
