@@ -26,19 +26,23 @@ type fleetOfProcesses struct {
 	*cluster.Cluster
 }
 
-func startFleet(t *testing.T) *fleetOfProcesses {
+func startFleet(t *testing.T, change ...func(*cluster.Options)) *fleetOfProcesses {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	addr, prefix := testkit.Redis(t)
-	c, err := cluster.Start(t.Context(), cluster.Options{
+	o := cluster.Options{
 		Binary: self, Dir: t.TempDir(), Database: testkit.Postgres(t), Redis: "redis://" + addr,
 		Settings: []string{
 			asProcess + "=1", "REDIS_PREFIX=" + prefix, "LEASE_TTL=" + clusterTTL.String(), "LEASE_BEAT=" + clusterBeat.String(), "DATABASE_POOL_MAX=5",
 		},
-	})
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	c, err := cluster.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

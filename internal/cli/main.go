@@ -55,6 +55,7 @@ func commands() []cmdline.Command {
 		{Name: "workers resume", Into: new(workersResumeCmd), Help: "Let a drained worker claim sessions again."},
 		{Name: "import", Help: "Take over what another gateway kept."},
 		{Name: "import pools", Into: new(importPoolsCmd), Help: "Take over session pools, their API keys and sessions from what mongoexport wrote."},
+		{Name: "health", Into: new(healthCmd), Help: "Ask the process on this machine whether it is ready, for a container's health check."},
 		{Name: "version", Into: new(versionCmd), Help: "Print the version of this binary and of what it speaks."},
 	}
 }

@@ -30,13 +30,16 @@ type Options struct {
 	Redis    string   // URL, for separate processes
 	Settings []string // NAME=value of every process: the last of several values counts
 	Workers  int      // how many workers, named w1, w2 …; 0 = 2
+	Compose  string   // a compose file that says which processes there are, and their settings, instead of Workers
+	Real     bool     // WhatsApp itself instead of a simulator
 }
 
 // Cluster is a running gateway with its simulator, clients, people and webhook receiver. Its methods may be used by
 // several goroutines, but Start, Run, Restart and Close by one at a time.
 type Cluster struct {
-	API, Sim string // base URLs
-	Admin    string // an admin key
+	API, Sim string   // base URLs
+	Others   []string // those of more api processes
+	Admin    string   // an admin key
 	DB       *sql.DB
 	Numbers  []*Number
 	// Refused, if set before the first Send, is told of every request that was not accepted: a *RefusedError, or the
@@ -51,6 +54,7 @@ type Cluster struct {
 	processes map[string]*Process
 	order     []string
 	args      map[string][]string
+	own       map[string][]string // more of a process's environment, by its name, at every start
 }
 
 // startTime bounds the start of one process.
@@ -62,7 +66,7 @@ func Start(ctx context.Context, o Options) (c *Cluster, err error) {
 	if o.Workers == 0 {
 		o.Workers = 2
 	}
-	c = &Cluster{o: o, processes: map[string]*Process{}, args: map[string][]string{}}
+	c = &Cluster{o: o, processes: map[string]*Process{}, args: map[string][]string{}, own: map[string][]string{}}
 	defer func() {
 		if err != nil {
 			c.Close()
@@ -80,8 +84,10 @@ func Start(ctx context.Context, o Options) (c *Cluster, err error) {
 		"PATH=" + os.Getenv("PATH"), "HOME=" + o.Dir, "OPS_LISTEN=127.0.0.1:0", fmt.Sprintf("LISTEN=127.0.0.1:%d", port),
 		"WEBHOOK_ALLOW_PRIVATE=true", "LEASE_TTL=10s", "LEASE_BEAT=2s",
 	}, o.Settings...)
-	if c.Sim, err = c.startSim(ctx); err != nil {
-		return c, err
+	if !o.Real {
+		if c.Sim, err = c.startSim(ctx); err != nil {
+			return c, err
+		}
 	}
 	if o.Database == "" {
 		err = c.startUp(ctx)
@@ -118,8 +124,10 @@ func (c *Cluster) startUp(ctx context.Context) (err error) {
 }
 
 func (c *Cluster) startSeparate(ctx context.Context) (err error) {
-	c.env = append(c.env, "DATABASE_URL="+c.o.Database, "REDIS_URL="+c.o.Redis,
-		"DATA_KEY="+strings.Repeat("ab", 32), "LOOKUP_KEY="+strings.Repeat("cd", 32)) // of a database that lives minutes
+	vars := map[string]string{ // of a database that lives minutes
+		"DATA_KEY": strings.Repeat("ab", 32), "LOOKUP_KEY": strings.Repeat("cd", 32), "POSTGRES_PASSWORD": "x", "DOMAIN": "wafleet.example",
+	}
+	c.env = append(c.env, "DATABASE_URL="+c.o.Database, "REDIS_URL="+c.o.Redis, "DATA_KEY="+vars["DATA_KEY"], "LOOKUP_KEY="+vars["LOOKUP_KEY"])
 	if _, err := c.Command(ctx, "migrate"); err != nil {
 		return err
 	}
@@ -132,11 +140,15 @@ func (c *Cluster) startSeparate(ctx context.Context) (err error) {
 		return err
 	}
 	c.DB.SetMaxOpenConns(4)
-	start := func(name string, args ...string) error { return c.begin(name, c.o.Binary, nil, args...) }
-	err = errors.Join(start("api", "api"), start("webhooks", "webhooks"), start("scheduler", "scheduler"))
-	for i := range c.o.Workers {
-		name := fmt.Sprintf("w%d", i+1)
-		err = errors.Join(err, start(name, "worker", "--worker-id="+name))
+	if c.o.Compose != "" {
+		err = c.startCompose(ctx, vars)
+	} else {
+		start := func(name string, args ...string) error { return c.begin(name, c.o.Binary, nil, args...) }
+		err = errors.Join(start("api", "api"), start("webhooks", "webhooks"), start("scheduler", "scheduler"))
+		for i := range c.o.Workers {
+			name := fmt.Sprintf("w%d", i+1)
+			err = errors.Join(err, start(name, "worker", "--worker-id="+name))
+		}
 	}
 	if err != nil {
 		return err
@@ -197,8 +209,13 @@ func (c *Cluster) Begin(name, binary string, env ...string) error {
 func (c *Cluster) begin(name, binary string, env []string, args ...string) error {
 	c.mu.Lock()
 	c.args[name] = args
+	own := c.own[name]
 	c.mu.Unlock()
-	_, err := c.spawn(name, binary, append(slices.Clone(c.env), env...), append(slices.Clone(args), "--simulator="+c.Sim)...)
+	args = slices.Clone(args)
+	if c.Sim != "" {
+		args = append(args, "--simulator="+c.Sim)
+	}
+	_, err := c.spawn(name, binary, slices.Concat(c.env, own, env), args...)
 	return err
 }
 
