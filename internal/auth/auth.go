@@ -22,6 +22,8 @@ import (
 const (
 	// cacheFor is how long a checked key is trusted without another look at its row.
 	cacheFor = 10 * time.Second
+	// lookEvery is how often it is asked whether keys have changed, for the case that a nudge was lost.
+	lookEvery = time.Second
 	// provenFor is how long a process remembers that a key and a stored hash belong together. That can't
 	// become wrong, so it only bounds what is kept of keys that nobody presents any more.
 	provenFor = time.Hour
@@ -84,7 +86,7 @@ func New(o Options) *Auth {
 	}
 }
 
-// Run drops what is cached whenever keys change, until the context ends.
+// Run drops what is cached whenever keys change, until the context ends: at once when a nudge tells of it, and else within a second.
 func (a *Auth) Run(ctx context.Context) error {
 	stop, err := a.bus.Subscribe(ctx, func(string, string) { a.forget() }, bus.TopicKeys)
 	if err != nil {
@@ -93,8 +95,26 @@ func (a *Auth) Run(ctx context.Context) error {
 	defer stop()
 	defer a.cache.StopAllGoroutines()
 	defer a.proven.StopAllGoroutines()
-	<-ctx.Done()
-	return nil
+	t := time.NewTicker(lookEvery)
+	defer t.Stop()
+	for known := int64(-1); ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		lctx, cancel := context.WithTimeout(ctx, lookEvery)
+		n, err := a.store.KeyChanges(lctx)
+		cancel()
+		if err != nil { // then keys are checked when they were not for 10 s
+			a.log.DebugContext(ctx, "could not ask whether keys have changed", slog.Any("err", err))
+			continue
+		}
+		if n != known {
+			a.forget()
+		}
+		known = n
+	}
 }
 
 // forget makes every cached answer unreachable.
@@ -148,7 +168,15 @@ func (a *Auth) check(ctx context.Context, secret Secret, hash [sha256.Size]byte)
 			return fleet.Principal{}, fmt.Errorf("verify key %s: %w", k.ID, err)
 		}
 		if ok {
-			return fleet.Principal{KeyID: k.ID, Admin: k.Admin, OrgID: k.OrgID, ProjectID: k.ProjectID}, nil
+			p := fleet.Principal{KeyID: k.ID, Admin: k.Admin, OrgID: k.OrgID, ProjectID: k.ProjectID}
+			if !p.Admin {
+				e, _, err := a.store.Entitlements(ctx, p.ProjectID)
+				if err != nil {
+					return fleet.Principal{}, err
+				}
+				p.Requests = e.Requests
+			}
+			return p, nil
 		}
 	}
 	return fleet.Principal{}, ErrUnauthorized

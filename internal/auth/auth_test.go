@@ -201,7 +201,7 @@ func TestACallerThatHangsUpFailsNobodyElse(t *testing.T) {
 	<-first
 }
 
-func TestRevocationReachesOtherProcessesByNudgeAndWithoutItInTenSeconds(t *testing.T) {
+func TestRevocationReachesOtherProcessesByNudgeAndWithoutItInASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, storetest.SQLite(t))
 		f.run(t)
@@ -229,9 +229,9 @@ func TestRevocationReachesOtherProcessesByNudgeAndWithoutItInTenSeconds(t *testi
 		if _, err := near.Authenticate(t.Context(), secret.Reveal()); !errors.Is(err, auth.ErrUnauthorized) {
 			t.Errorf("after the nudge Authenticate = %v, want ErrUnauthorized", err)
 		}
-		time.Sleep(10*time.Second + time.Millisecond)
+		time.Sleep(time.Second + time.Millisecond)
 		if _, err := far.Authenticate(t.Context(), secret.Reveal()); !errors.Is(err, auth.ErrUnauthorized) {
-			t.Errorf("10 s later, without a nudge, Authenticate = %v, want ErrUnauthorized", err)
+			t.Errorf("a second later, without a nudge, Authenticate = %v, want ErrUnauthorized", err)
 		}
 	})
 }

@@ -13,8 +13,8 @@
 // Invariants:
 //   - a key is never logged, stored or put into an error; its first characters (Prefix) are
 //   - malformed, unknown and revoked keys get one and the same ErrUnauthorized
-//   - a key counts as valid for at most 10 s after it was last checked against its row, and for no
-//     longer than a nudge takes once it was revoked
+//   - a key counts as valid for at most 10 s after it was last checked against its row, and for at most
+//     a second once it was revoked, also when the nudge that tells of it is lost
 //
 // Lifecycle: New, then Run while the process serves; Run ends with its context. Without Run the
 // cache still forgets after 10 s.

@@ -186,7 +186,8 @@ func (pr *process) merged(ctx context.Context, org fleet.OrgID, from, into strin
 func (pr *process) out() *outbound.Outbound {
 	if pr.outbound == nil {
 		pr.outbound = outbound.New(outbound.Options{
-			Store: pr.store, Router: pr.router(), Ledger: pr.ledger, Bus: pr.bus, Log: pr.log, Registerer: pr.registry,
+			Requests: int64(pr.cfg.RequestRate),
+			Store:    pr.store, Router: pr.router(), Ledger: pr.ledger, Bus: pr.bus, Log: pr.log, Registerer: pr.registry,
 		})
 	}
 	return pr.outbound

@@ -75,6 +75,7 @@ func (c *Config) Check() error {
 		bad("WARM_DAYS", "is %d: it must be 1 to 28", c.WarmDays)
 	}
 	atLeast("SEND_RATE", c.SendRate, 0)
+	atLeast("REQUEST_RATE", c.RequestRate, 0)
 	atLeast("WORKER_MAX_SESSIONS", c.WorkerMaxSessions, 1)
 	atLeast("RESTORE_CONCURRENCY", c.RestoreConcurrency, 1)
 	if c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour {

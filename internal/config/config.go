@@ -72,6 +72,7 @@ type Routing struct {
 	HealthPenalty int `setting:"HEALTH_PENALTY" default:"20" group:"routing" help:"What a number's health loses when WhatsApp refuses a message because of the number."`
 	HealthReward  int `setting:"HEALTH_REWARD" default:"5" group:"routing" help:"What it gains when WhatsApp takes a message."`
 	WarmDays      int `setting:"WARM_DAYS" default:"28" group:"routing" help:"Days that somebody who wrote to a number is no stranger to it; 28 at most, the longest that WhatsApp's own tokens for such chats are good."`
+	RequestRate   int `setting:"REQUEST_RATE" default:"0" placeholder:"N" group:"routing" help:"Requests per minute that all organizations together may make to the API, on average; 0 is no limit."`
 	SendRate      int `setting:"SEND_RATE" default:"0" placeholder:"N" group:"routing" help:"Messages per minute that all organizations together may ask for, on average; 0 is no limit."`
 }
 

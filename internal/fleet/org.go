@@ -56,6 +56,7 @@ type Entitlements struct {
 	MaxBacklog   int64 // messages that wait to be sent
 	RateMinute   int64 // messages accepted in a minute, on average
 	RateBurst    int64 // of these, at once; 0 = a minute's worth
+	Requests     int64 // requests to the API of any kind in a minute, on average
 }
 
 // Month is the calendar month that a time is in, in a time zone by its IANA name, and when it began: "2026-11".
@@ -89,4 +90,5 @@ type Principal struct {
 	Admin     bool
 	OrgID     OrgID // "" for an admin
 	ProjectID ProjectID
+	Requests  int64 // of its project in a minute; 0 = no limit
 }

@@ -1,10 +1,13 @@
 package httpapi
 
 import (
+	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/wafleet/wafleet/internal/auth"
+	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/store"
 )
 
@@ -39,6 +42,9 @@ func (d *deps) authenticate(next http.Handler) http.Handler {
 		case strings.HasPrefix(r.URL.Path, consumerPrefix) && p.Admin:
 			writeProblem(w, r, errNeedsOrganization)
 		default:
+			if !p.Admin && !d.admit(w, r, p) {
+				return
+			}
 			ctx := auth.WithPrincipal(r.Context(), p)
 			if p.Admin {
 				ctx = store.AsActor(ctx, string(p.KeyID))
@@ -46,4 +52,26 @@ func (d *deps) authenticate(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r.WithContext(ctx))
 		}
 	})
+}
+
+// admit lets a request past that the limits on requests have room for, and says in its headers what is left of them; a
+// send's headers are about what its numbers have left. A ledger that can't be asked holds nobody up: a send asks it again.
+func (d *deps) admit(w http.ResponseWriter, r *http.Request, p fleet.Principal) bool {
+	a, err := d.outbound.Admit(r.Context(), p)
+	if err != nil {
+		d.log.DebugContext(r.Context(), "request not counted", slog.Any("err", err))
+		return true
+	}
+	if a.Limit == 0 {
+		return true
+	}
+	w.Header().Set("RateLimit-Limit", strconv.FormatInt(a.Limit, 10))
+	if a.Wait > 0 {
+		writeProblem(w, r, problemFor(&fleet.CodedError{
+			Code: "API_RATE_LIMITED", Detail: "requests come faster than the limit allows", RetryAfter: a.Wait, Err: fleet.ErrLimited,
+		}))
+		return false
+	}
+	w.Header().Set("RateLimit-Remaining", strconv.Itoa(a.Left))
+	return true
 }

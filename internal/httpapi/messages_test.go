@@ -428,6 +428,43 @@ func TestCancelAnswersWithTheCancelledMessage(t *testing.T) {
 	}
 }
 
+func TestRequestsAreLimitedPerProjectAndOverAllOrganizations(t *testing.T) {
+	f := newSender(t, storetest.SQLite(t))
+	f.connect("org-a", fleet.ObservedConnected)
+	project := f.do("admin", "GET", "/api/admin/organizations/org-a/projects", nil).json()["items"].([]any)[0].(map[string]any)["projectId"].(string)
+	change := func(perMinute int) {
+		t.Helper()
+		if a := f.do("admin", "PATCH", "/api/admin/organizations/org-a/projects/"+project, map[string]any{"requestsPerMinute": perMinute}); a.status != 200 {
+			t.Fatalf("PATCH = %d %s", a.status, a.body)
+		}
+	}
+	list := func() *answer { return f.do("org-a", "GET", "/api/v1/messages", nil) }
+	change(2)
+	for i, want := range []struct {
+		status    int
+		remaining string
+	}{{200, "1"}, {200, "0"}, {429, "0"}} {
+		a := list()
+		if a.status != want.status || a.header.Get("RateLimit-Limit") != "2" || a.header.Get("RateLimit-Remaining") != want.remaining {
+			t.Errorf("request %d = %d %v, want %+v of 2", i+1, a.status, a.header, want)
+		}
+		if a.status == 429 && (a.json()["code"] != "API_RATE_LIMITED" || a.header.Get("Retry-After") == "" || a.header.Get("RateLimit-Reset") == "") {
+			t.Errorf("refusal = %s %v, want a code and a time", a.body, a.header)
+		}
+	}
+	if a := f.do("org-a", "POST", "/api/v1/messages", text("hello")); a.status != 429 {
+		t.Errorf("a send beyond the limit on requests = %d, want 429", a.status)
+	}
+	for range 5 {
+		if a := f.do("org-b", "GET", "/api/v1/messages", nil); a.status != 200 || a.header.Get("RateLimit-Limit") != "" {
+			t.Errorf("another organization = %d, want it not limited", a.status)
+		}
+		if a := f.do("admin", "GET", "/api/admin/organizations", nil); a.status != 200 {
+			t.Errorf("an operator = %d, want never to be limited", a.status)
+		}
+	}
+}
+
 func TestSendsSayWhatIsLeftOverAllNumbers(t *testing.T) {
 	f := newSender(t, storetest.SQLite(t))
 	f.connect("org-a", fleet.ObservedConnected)

@@ -24,6 +24,7 @@ type Project struct {
 type Entitlements struct {
 	MonthlyQuota int64 `json:"monthlyQuota" minimum:"0" maximum:"1000000000" doc:"Messages in a month of the organization's time zone. 0: no limit."`
 	MaxBacklog   int64 `json:"maxBacklog" minimum:"0" maximum:"1000000000" doc:"Messages that wait to be sent. 0: no limit."`
+	Requests     int64 `json:"requestsPerMinute" minimum:"0" maximum:"10000000" doc:"Requests of any kind with keys of the project in a minute, on average. 0: no limit."`
 	Rate
 }
 
@@ -44,7 +45,7 @@ func rateView(r fleet.Rate) Rate { return Rate{int64(r.PerMinute), int64(r.Burst
 func projectView(p fleet.Project) Project {
 	return Project{
 		ProjectID: p.ID, OrgID: p.OrgID, Name: p.Name, CreatedAt: when(p.CreatedAt),
-		Entitlements: Entitlements{MonthlyQuota: p.MonthlyQuota, MaxBacklog: p.MaxBacklog, Rate: Rate{p.RateMinute, p.RateBurst}},
+		Entitlements: Entitlements{MonthlyQuota: p.MonthlyQuota, MaxBacklog: p.MaxBacklog, Requests: p.Requests, Rate: Rate{p.RateMinute, p.RateBurst}},
 	}
 }
 
@@ -58,6 +59,7 @@ type ProjectPath struct {
 type ProjectEdit struct {
 	MonthlyQuota *int64 `json:"monthlyQuota,omitempty" minimum:"0" maximum:"1000000000" doc:"Messages in a month of the organization's time zone, from when it is set. 0: no limit."`
 	MaxBacklog   *int64 `json:"maxBacklog,omitempty" minimum:"0" maximum:"1000000000" doc:"Messages that wait to be sent. 0: no limit."`
+	Requests     *int64 `json:"requestsPerMinute,omitempty" minimum:"0" maximum:"10000000" doc:"Requests of any kind with keys of the project in a minute, on average. 0: no limit."`
 	RateEdit
 }
 
@@ -85,6 +87,7 @@ func registerProjects(api huma.API, d *deps) {
 		}
 		p, err := d.store.CreateProject(ctx, fleet.Project{OrgID: in.OrgID, Name: b.Name, Entitlements: fleet.Entitlements{
 			MonthlyQuota: orNone(b.MonthlyQuota), MaxBacklog: orNone(b.MaxBacklog), RateMinute: orNone(b.RatePerMinute), RateBurst: orNone(b.RateBurst),
+			Requests: orNone(b.Requests),
 		}})
 		if err != nil {
 			return nil, err
@@ -136,7 +139,7 @@ func registerProjects(api huma.API, d *deps) {
 			var p fleet.Project
 			err := d.outbound.Changing(ctx, in.OrgID, func() (err error) {
 				p, err = d.store.UpdateProject(ctx, in.OrgID, in.ProjectID, store.ProjectChange{
-					Name: b.Name, MonthlyQuota: b.MonthlyQuota, MaxBacklog: b.MaxBacklog, RateMinute: b.RatePerMinute, RateBurst: b.RateBurst,
+					Name: b.Name, MonthlyQuota: b.MonthlyQuota, MaxBacklog: b.MaxBacklog, RateMinute: b.RatePerMinute, RateBurst: b.RateBurst, Requests: b.Requests,
 				})
 				return err
 			})

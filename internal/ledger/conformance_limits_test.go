@@ -113,6 +113,35 @@ func testLimits(run runner) {
 		f.take(Request{Candidates: candidates(roomy), Limits: l})
 	})
 
+	run("requests are admitted by every limit or counted by none, and a rebuild forgets them not", Options{}, func(f fixture) {
+		admit := func(want Admission, limits ...CallLimit) {
+			f.Helper()
+			got, err := f.Admit(f.Context(), limits...)
+			if err != nil || got != want {
+				f.Fatalf("Admit = %+v, %v, want %+v", got, err, want)
+			}
+		}
+		one, two, all := CallLimit{"p:prj_1", Rate{1, 3}}, CallLimit{"p:prj_2", Rate{10, 10}}, CallLimit{"all", Rate{2, 4}}
+		admit(Admission{})
+		admit(Admission{Left: 2}, one, all)
+		admit(Admission{Left: 1}, one, all)
+		admit(Admission{Left: 0}, one, all)
+		admit(Admission{Wait: time.Second}, one, all)
+		admit(Admission{Left: 0}, two, all) // the refusal took nothing of it
+		admit(Admission{Wait: 500 * time.Millisecond}, two, all)
+		f.advance(250 * time.Millisecond)
+		admit(Admission{Wait: 750 * time.Millisecond}, one, all)
+		if err := f.Cool(f.Context(), 1); err != nil {
+			f.Fatal(err)
+		}
+		f.advance(250 * time.Millisecond)
+		admit(Admission{Wait: 500 * time.Millisecond}, one, all)
+		f.advance(500 * time.Millisecond)
+		admit(Admission{Left: 0}, one, all)
+		f.advance(time.Hour)
+		admit(Admission{Left: 2}, one, all)
+	})
+
 	run("a moved message gives back its first number in the same step", Options{}, func(f fixture) {
 		cs := candidates(Budget{1, 10, 10, 10}, Budget{1, 10, 10, 10})
 		first := f.take(Request{Candidates: cs[:1], Key: "5511900000001"})

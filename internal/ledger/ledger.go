@@ -42,6 +42,10 @@ type Ledger interface {
 	// taken off once two calls in a row have seen it; let a minute pass between them.
 	Rebase(ctx context.Context, rows map[fleet.ProjectID]int64) error
 
+	// Admit takes one request from every limit, or from none. Buckets begin full: what was counted of requests is
+	// not worth a rebuild.
+	Admit(ctx context.Context, limits ...CallLimit) (Admission, error)
+
 	// Warm rebuilds a cold ledger and does nothing to a warm one. Reserve does so by itself, in one
 	// caller at a time, while all others are refused with LEDGER_COLD.
 	Warm(ctx context.Context) error

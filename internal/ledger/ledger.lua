@@ -13,6 +13,7 @@
 -- wa:affinity:<org>:<key>     "<session> <ms it ends>"
 -- wa:health:<session>         "<0…100> <ms it ends>"; missing: 100
 -- wa:turn:<org>, wa:config:<org>
+-- wa:calls:<name>             "<level> <ms>": the token bucket of requests to the API; missing: full
 --
 -- The headers of all candidates are read by one command; a ring only where its header may be too high and that matters, a
 -- health only where the header says that there is one.
@@ -51,6 +52,25 @@ elseif op == 'version' or op == 'bump' then
     call('SET', key, string.format('%.0f', v))
   end
   return {'version', v}
+elseif op == 'admit' then -- in threes: name, rate, burst
+  local wait, left, levels = 0, math.huge, {}
+  for i = 3, #ARGV, 3 do
+    local rate, burst = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+    local l, v = burst, call('GET', P .. 'wa:calls:' .. ARGV[i])
+    if v then
+      local was, at = string.match(v, '^(%S+) (%d+)$')
+      l = min(burst, was + max(0, now - at) * rate / 1000)
+    end
+    if l < 1 then wait = max(wait, math.ceil((1 - l) * 1000 / rate)) end
+    left = min(left, l)
+    levels[i] = l
+  end
+  if wait > 0 then return {'full', wait, 0} end
+  for i = 3, #ARGV, 3 do
+    local full = math.ceil(ARGV[i + 2] * 1000 / ARGV[i + 1]) -- ms until it is full whatever was taken
+    call('SET', P .. 'wa:calls:' .. ARGV[i], string.format('%.17g %.0f', levels[i] - 1, now), 'PX', full + 1000)
+  end
+  return {'admitted', 0, floor(left - 1)}
 end
 
 local marker, configured, pinnedTo

@@ -30,6 +30,7 @@ type Memory struct {
 	above      map[fleet.ProjectID]int64 // what the last Rebase saw too much
 	quota      map[quotaKey]int64
 	versions   map[fleet.OrgID]Version
+	calls      map[string]bucket // of requests; they outlive a rebuild
 
 	free []eligible // scratch of decide
 	why  []Why
@@ -58,7 +59,7 @@ var _ Ledger = (*Memory)(nil)
 func NewMemory(o Options) *Memory {
 	m := &Memory{
 		o: o.or(), versions: map[fleet.OrgID]Version{}, turns: map[fleet.OrgID]int64{},
-		pins: map[pinKey]pin{}, sweepAt: firstSweep,
+		pins: map[pinKey]pin{}, sweepAt: firstSweep, calls: map[string]bucket{},
 	}
 	m.clear()
 	if o.Rebuild == nil {

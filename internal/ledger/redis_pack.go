@@ -43,11 +43,12 @@ func packSessions(cs []Candidate) (names, begins string) {
 	return string(b), string(at)
 }
 
+func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
+
 func limitArguments(l *Limits) []string {
 	if l == nil {
 		return []string{"", "", "0", "0", "0", "0", "0", "0", "0", "0"}
 	}
-	number := func(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 	return []string{
 		string(l.Project), l.Month, strconv.FormatInt(l.Quota, 10), strconv.FormatInt(l.Backlog, 10),
 		number(l.ProjectRate.PerSecond), number(l.ProjectRate.Burst), number(l.OrgRate.PerSecond), number(l.OrgRate.Burst),

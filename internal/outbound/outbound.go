@@ -30,6 +30,8 @@ type Options struct {
 	Bus        bus.Bus
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil = no metrics
+	// Requests bounds how many requests of any kind all organizations together may make in a minute; 0 = no limit.
+	Requests int64
 }
 
 // Outbound takes messages in. Its methods are safe for use by several goroutines.
@@ -41,6 +43,7 @@ type Outbound struct {
 	log     *slog.Logger
 	metrics *metrics
 	regions regions
+	calls   int64 // Options.Requests
 
 	// gap is called between two steps, for tests that let a process die there; nil otherwise.
 	gap func(step string) error
@@ -48,7 +51,7 @@ type Outbound struct {
 
 // New returns an Outbound. It starts nothing.
 func New(o Options) *Outbound {
-	return &Outbound{store: o.Store, router: o.Router, ledger: o.Ledger, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Registerer)}
+	return &Outbound{store: o.Store, router: o.Router, ledger: o.Ledger, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Registerer), calls: o.Requests}
 }
 
 // Accepted is the answer to a request.

@@ -98,7 +98,7 @@ func auditOrg(o *fleet.Organization) any {
 
 func auditProject(p *fleet.Project) any {
 	return map[string]any{
-		"name": p.Name, "monthlyQuota": p.MonthlyQuota, "maxBacklog": p.MaxBacklog, "ratePerMinute": p.RateMinute, "rateBurst": p.RateBurst,
+		"name": p.Name, "monthlyQuota": p.MonthlyQuota, "maxBacklog": p.MaxBacklog, "ratePerMinute": p.RateMinute, "rateBurst": p.RateBurst, "requestsPerMinute": p.Requests,
 	}
 }
 

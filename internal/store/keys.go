@@ -122,12 +122,32 @@ func (s *Store) changeKey(ctx context.Context, id fleet.KeyID, action, set strin
 		if err != nil {
 			return notFound(err)
 		}
+		if err := s.keysChange(ctx); err != nil {
+			return err
+		}
 		return s.audit(ctx, change{action: action, org: k.OrgID, subject: string(k.ID), before: auditKey(&before), after: auditKey(&k)})
 	})
 	if err != nil {
 		return k, fmt.Errorf("change key %s: %w", id, err)
 	}
 	return k, nil
+}
+
+// KeyChanges counts the changes of keys, and of what goes with them, that are committed. Whoever keeps keys looks at it.
+func (s *Store) KeyChanges(ctx context.Context) (n int64, err error) {
+	if err := s.row(ctx, `SELECT n FROM changes WHERE what = 'keys'`).Scan(&n); err != nil {
+		return 0, fmt.Errorf("look for changed keys: %w", unavailable(err))
+	}
+	return n, nil
+}
+
+// keysChange is part of every transaction after which a kept key may say something else than its rows.
+func (s *Store) keysChange(ctx context.Context) error {
+	n, err := s.exec(ctx, `UPDATE changes SET n = n + 1 WHERE what = 'keys'`)
+	if err := exactlyOne(n, err); err != nil {
+		return fmt.Errorf("tell that keys change: %w", err)
+	}
+	return nil
 }
 
 func (s *Store) keys(ctx context.Context, where string, args ...any) ([]fleet.APIKey, error) {

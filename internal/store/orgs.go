@@ -257,6 +257,9 @@ func (s *Store) DeleteOrganization(ctx context.Context, id fleet.OrgID) error {
 				return err
 			}
 		}
+		if err := s.keysChange(ctx); err != nil {
+			return err
+		}
 		return s.audit(ctx, change{action: "organization.delete", org: id, subject: string(id), before: auditOrg(&o)})
 	})
 	if err != nil {

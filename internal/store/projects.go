@@ -9,10 +9,10 @@ import (
 	"github.com/wafleet/wafleet/internal/fleet"
 )
 
-const projectColumns = `id, org_id, name, monthly_quota, max_backlog, rate_minute, rate_burst, created_at`
+const projectColumns = `id, org_id, name, monthly_quota, max_backlog, rate_minute, rate_burst, requests_minute, created_at`
 
 func scanProject(row dbutil.Scannable) (p fleet.Project, err error) {
-	err = row.Scan(&p.ID, &p.OrgID, &p.Name, &p.MonthlyQuota, &p.MaxBacklog, &p.RateMinute, &p.RateBurst, at{&p.CreatedAt})
+	err = row.Scan(&p.ID, &p.OrgID, &p.Name, &p.MonthlyQuota, &p.MaxBacklog, &p.RateMinute, &p.RateBurst, &p.Requests, at{&p.CreatedAt})
 	return p, err
 }
 
@@ -20,10 +20,10 @@ func scanProject(row dbutil.Scannable) (p fleet.Project, err error) {
 // fleet.ErrConflict: it has a project of this name, or had one.
 func (s *Store) CreateProject(ctx context.Context, p fleet.Project) (out fleet.Project, err error) {
 	err = s.InTx(ctx, func(ctx context.Context) error {
-		out, err = scanProject(s.row(ctx, `INSERT INTO projects (id, org_id, name, monthly_quota, max_backlog, rate_minute, rate_burst, created_at)
-			SELECT $1, o.id, $3, CAST($4 AS BIGINT), CAST($5 AS BIGINT), CAST($6 AS BIGINT), CAST($7 AS BIGINT), @now@
+		out, err = scanProject(s.row(ctx, `INSERT INTO projects (id, org_id, name, monthly_quota, max_backlog, rate_minute, rate_burst, requests_minute, created_at)
+			SELECT $1, o.id, $3, CAST($4 AS BIGINT), CAST($5 AS BIGINT), CAST($6 AS BIGINT), CAST($7 AS BIGINT), CAST($8 AS BIGINT), @now@
 			FROM organizations o WHERE o.id = $2 AND o.deleted_at = 0 RETURNING `+projectColumns,
-			fleet.NewProjectID(), p.OrgID, p.Name, p.MonthlyQuota, p.MaxBacklog, p.RateMinute, p.RateBurst))
+			fleet.NewProjectID(), p.OrgID, p.Name, p.MonthlyQuota, p.MaxBacklog, p.RateMinute, p.RateBurst, p.Requests))
 		if err != nil {
 			return notFound(err)
 		}
@@ -60,8 +60,8 @@ func (s *Store) ListProjects(ctx context.Context, org fleet.OrgID) ([]fleet.Proj
 
 // ProjectChange says what to change of a project; nil means: leave it.
 type ProjectChange struct {
-	Name                                            *string
-	MonthlyQuota, MaxBacklog, RateMinute, RateBurst *int64
+	Name                                                      *string
+	MonthlyQuota, MaxBacklog, RateMinute, RateBurst, Requests *int64
 }
 
 // UpdateProject changes one project. fleet.ErrConflict: the name is taken, or is the default
@@ -76,11 +76,17 @@ func (s *Store) UpdateProject(ctx context.Context, org fleet.OrgID, id fleet.Pro
 			return errDefaultProject
 		}
 		out, err = scanProject(s.row(ctx, `UPDATE projects SET name = coalesce($3, name), monthly_quota = coalesce($4, monthly_quota),
-				max_backlog = coalesce($5, max_backlog), rate_minute = coalesce($6, rate_minute), rate_burst = coalesce($7, rate_burst)
+				max_backlog = coalesce($5, max_backlog), rate_minute = coalesce($6, rate_minute), rate_burst = coalesce($7, rate_burst),
+				requests_minute = coalesce($8, requests_minute)
 			WHERE org_id = $1 AND id = $2 AND deleted_at = 0 RETURNING `+projectColumns,
-			org, id, c.Name, c.MonthlyQuota, c.MaxBacklog, c.RateMinute, c.RateBurst))
+			org, id, c.Name, c.MonthlyQuota, c.MaxBacklog, c.RateMinute, c.RateBurst, c.Requests))
 		if err != nil {
 			return notFound(err)
+		}
+		if out.Requests != before.Requests { // it goes with the key
+			if err := s.keysChange(ctx); err != nil {
+				return err
+			}
 		}
 		return s.audit(ctx, change{action: "project.update", org: org, subject: string(id), before: auditProject(&before), after: auditProject(&out)})
 	})
@@ -137,9 +143,9 @@ func (s *Store) DefaultProject(ctx context.Context, org fleet.OrgID) (fleet.Proj
 
 // Entitlements reads what a project may do and the time zone that its months are counted in.
 func (s *Store) Entitlements(ctx context.Context, id fleet.ProjectID) (e fleet.Entitlements, zone string, err error) {
-	err = s.row(ctx, `SELECT p.monthly_quota, p.max_backlog, p.rate_minute, p.rate_burst, o.time_zone
+	err = s.row(ctx, `SELECT p.monthly_quota, p.max_backlog, p.rate_minute, p.rate_burst, p.requests_minute, o.time_zone
 		FROM projects p JOIN organizations o ON o.id = p.org_id WHERE p.id = $1`, id).
-		Scan(&e.MonthlyQuota, &e.MaxBacklog, &e.RateMinute, &e.RateBurst, &zone)
+		Scan(&e.MonthlyQuota, &e.MaxBacklog, &e.RateMinute, &e.RateBurst, &e.Requests, &zone)
 	if err != nil {
 		return e, "", fmt.Errorf("read entitlements of project %s: %w", id, notFound(err))
 	}
