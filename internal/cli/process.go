@@ -299,7 +299,15 @@ func (pr *process) add(name string, stage int, run func(ctx context.Context) err
 
 // addOps takes the port of the ops listener.
 func (pr *process) addOps(ctx context.Context) error {
-	return pr.addOpsOf(ctx, opsHandler(&pr.ready, pr.versions, pr.registry), nil)
+	return pr.addOpsOf(ctx, pr.opsHandler(), nil)
+}
+
+// opsHandler answers what every process does, and one with an API more.
+func (pr *process) opsHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", opsHandler(&pr.ready, pr.versions, pr.registry))
+	mux.HandleFunc("GET "+channelsPath, pr.channels)
+	return mux
 }
 
 // addOpsOf is addOps with other answers, or on a listener that is open already.

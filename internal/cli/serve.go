@@ -105,7 +105,7 @@ func (p *program) serveAt(ctx context.Context, s *server, command string, at *pl
 			return err
 		}
 	}
-	if err := pr.addOpsOf(ctx, opsHandler(&pr.ready, pr.versions, pr.registry), ops); err != nil {
+	if err := pr.addOpsOf(ctx, pr.opsHandler(), ops); err != nil {
 		return err
 	}
 	if err := add(ctx, pr); err != nil {

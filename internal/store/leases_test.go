@@ -401,6 +401,42 @@ func TestTimeoutsThatAreNotSetAreReported(t *testing.T) {
 	}
 }
 
+// Connectors of other makes filter the list of active sessions by shard. That is what workers claim.
+func TestActiveSessionsOfAShardAreThoseThatItsWorkerClaims(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		ids := newSessions(t, s, 12)
+		for i, desired := range map[int]fleet.Desired{3: fleet.DesiredStopped, 7: fleet.DesiredDeleted} {
+			mustSQL(t, s, `UPDATE sessions SET desired=$2 WHERE id=$1`, ids[i], desired)
+		}
+		active, err := s.ActiveSessions(t.Context())
+		if err != nil || len(active) != 10 {
+			t.Fatalf("ActiveSessions = %v, %v, want all but the stopped and the deleted one", active, err)
+		}
+		const shards = 3
+		for index := range shards {
+			var want, got []fleet.SessionID
+			for _, id := range active {
+				if fleet.ShardOf(id, shards) == index {
+					want = append(want, id)
+				}
+			}
+			terms, _, err := s.ClaimLeases(t.Context(), store.ClaimQuery{
+				Owner: fmt.Sprint("w", index), Limit: 100, TTL: leaseTTL, Shard: fleet.Shard{Count: shards, Index: index},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, term := range terms {
+				got = append(got, term.SessionID)
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("shard %d claims %v, want %v", index, got, want)
+			}
+		}
+	})
+}
+
 func TestWorkerRowsComeAndGo(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		ctx := t.Context()

@@ -309,6 +309,16 @@ func (s *Store) sessions(ctx context.Context, where string, args ...any) ([]flee
 	return out, err
 }
 
+// ActiveSessions are the sessions that should be connected, of every organization and shard: those whose leases workers
+// claim. They come in the order of their ids.
+func (s *Store) ActiveSessions(ctx context.Context) ([]fleet.SessionID, error) {
+	ids, err := column[fleet.SessionID](ctx, s, `SELECT s.id FROM sessions s WHERE s.desired = 'running' ORDER BY s.id`)
+	if err != nil {
+		return nil, fmt.Errorf("list active sessions: %w", err)
+	}
+	return ids, nil
+}
+
 // SessionChange says what to change of a session; nil means: leave it.
 type SessionChange struct {
 	Label   *string
