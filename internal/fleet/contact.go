@@ -76,11 +76,17 @@ var plans = []struct {
 	digits  string // what they are
 	long    int    // digits of the longer form, country code included
 	short   bool   // the shorter form names the class, else the longer one
+	// first and second are what the first two digits of the shorter form after the country's may be; "" = anything.
+	first, second string
 }{
 	{country: "55", at: 4, digits: "9", long: 13},              // Brazil: mobile numbers got a 9 before their eight digits
 	{country: "52", at: 2, digits: "1", long: 13, short: true}, // Mexico: mobile numbers had a 1 until 2019, and WhatsApp may still write it
 	{country: "54", at: 2, digits: "9", long: 13},              // Argentina: mobile numbers called from abroad
 	{country: "229", at: 3, digits: "01", long: 13},            // Benin: all numbers got 01 before their eight digits
+	// Ivory Coast: mobile numbers got their operator's two digits before their eight, of which the second told the operator.
+	{country: "225", at: 3, digits: "01", long: 13, first: "0456789", second: "0123"},
+	{country: "225", at: 3, digits: "05", long: 13, first: "0456789", second: "456"},
+	{country: "225", at: 3, digits: "07", long: 13, first: "0456789", second: "789"},
 }
 
 // forms gives the two numbers of a line that has two, the one that names the class first; both are ""
@@ -97,7 +103,10 @@ func forms(phone string) (class, other string) {
 		case len(phone) == p.long-len(p.digits):
 			long, short = phone[:p.at]+p.digits+phone[p.at:], phone
 		default:
-			return "", ""
+			continue
+		}
+		if p.first != "" && (!strings.Contains(p.first, short[p.at:p.at+1]) || !strings.Contains(p.second, short[p.at+1:p.at+2])) {
+			continue
 		}
 		if p.country == "55" && short[4] >= '2' && short[4] <= '5' {
 			return "", "" // a landline in Brazil; a mobile number with such digits never was without its 9
@@ -111,7 +120,8 @@ func forms(phone string) (class, other string) {
 }
 
 // FoldPhone names the class of numbers that are the same line: 551100000001 and 5511900000001 in Brazil,
-// 5215500000001 and 525500000001 in Mexico, 541100000001 and 5491100000001 in Argentina, 22900000001 and
+// 5215500000001 and 525500000001 in Mexico, 541100000001 and 5491100000001 in Argentina, 22507000001 and
+// 2250707000001 in Ivory Coast, 22900000001 and
 // 2290100000001 in Benin. Every other number is a class of its own.
 func FoldPhone(phone string) string {
 	if class, _ := forms(phone); class != "" {

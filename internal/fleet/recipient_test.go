@@ -53,6 +53,11 @@ func TestVariantsOfANumberAreOneClassAndLandlinesStay(t *testing.T) {
 		{"Argentina", "541100000001", "5491100000001", []string{"541100000001", "5491100000001"}},
 		{"Argentina with the 9", "5491100000001", "5491100000001", []string{"5491100000001", "541100000001"}},
 		{"Benin", "22990000001", "2290190000001", []string{"22990000001", "2290190000001"}},
+		{"Ivory Coast", "22507000001", "2250707000001", []string{"22507000001", "2250707000001"}},
+		{"Ivory Coast with its operator's digits", "2250545000001", "2250545000001", []string{"2250545000001", "22545000001"}},
+		{"Ivory Coast under digits of another operator", "2250707300001", "2250707300001", []string{"2250707300001", "22507300001"}},
+		{"a landline in Ivory Coast", "2252720000001", "2252720000001", []string{"2252720000001"}},
+		{"an old one", "22520000001", "22520000001", []string{"22520000001"}},
 		{"Italy keeps its zero", "390600000001", "390600000001", []string{"390600000001"}},
 		{"anything else", "14155550123", "14155550123", []string{"14155550123"}},
 	} {

@@ -3,6 +3,8 @@ package wa_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +53,30 @@ func TestPairingByPhoneCode(t *testing.T) {
 	}
 	n.learn(p)
 	n.online()
+}
+
+func TestAPairingCodeThatWhatsAppRefusesEndsTheAttemptAndTheNextOneWorks(t *testing.T) {
+	pn := fresh()
+	n := shared.number(t, pn)
+	ask := func() *generation {
+		return n.start(func(o *wa.Options) {
+			o.Pair = &wa.PairRequest{Method: fleet.PairCode, Phone: pn, Until: time.Now().Add(time.Minute)}
+		})
+	}
+	for _, code := range []int{400, 429} {
+		shared.sim.SetFault(wasim.Scope{Session: pn}, wasim.Fault{LinkCode: code})
+		if e := ask().end(); e.Reason != wa.ReasonPairFailed || e.Err == nil || !strings.Contains(e.Err.Error(), fmt.Sprint(code)) {
+			t.Errorf("Run = %v, want %s with %d", e, wa.ReasonPairFailed, code)
+		}
+	}
+	shared.sim.SetFault(wasim.Scope{Session: pn}, wasim.Fault{})
+	g := ask()
+	if err := shared.sim.Phone(pn).EnterCode(t.Context(), take(t, g.code)); err != nil {
+		t.Fatal(err)
+	}
+	if e := g.end(); e.Reason != wa.ReasonPaired {
+		t.Errorf("Run = %v, want %s", e, wa.ReasonPaired)
+	}
 }
 
 func TestANumberThatIsInUseIsRefusedWhilePairing(t *testing.T) {

@@ -14,6 +14,7 @@ type faultView struct {
 	AckError       int   `json:"ackError,omitempty"`
 	AckErrorNext   int   `json:"ackErrorNext,omitempty"`
 	KeyFetch       int   `json:"keyFetch,omitempty"`
+	LinkCode       int   `json:"linkCode,omitempty"`
 	KeyLatencyMs   int64 `json:"keyLatencyMs,omitempty"`
 	ConnectFailure int   `json:"connectFailure,omitempty"`
 	BanCode        int   `json:"banCode,omitempty"`
@@ -52,6 +53,8 @@ func (v *faultView) fault() (Fault, error) {
 		return Fault{}, badInput("ackErrorNext: needs ackError")
 	case v.KeyFetch != -1 && !code(v.KeyFetch):
 		return Fault{}, badInput("keyFetch: a code from 400 to 599, or -1 for no answer")
+	case !code(v.LinkCode):
+		return Fault{}, badInput("linkCode: a code from 400 to 599")
 	case v.BadPatches < -1:
 		return Fault{}, badInput("badPatches: a count, or -1 for every one")
 	case !code(v.ConnectFailure):
@@ -59,7 +62,7 @@ func (v *faultView) fault() (Fault, error) {
 	}
 	return Fault{
 		Latency: time.Duration(v.LatencyMs) * time.Millisecond, DropAcks: v.DropAcks, DropNextAcks: v.DropNextAcks,
-		CloseBeforeAck: v.CloseBeforeAck, AckError: v.AckError, AckErrorNext: v.AckErrorNext, KeyFetch: v.KeyFetch,
+		CloseBeforeAck: v.CloseBeforeAck, AckError: v.AckError, AckErrorNext: v.AckErrorNext, KeyFetch: v.KeyFetch, LinkCode: v.LinkCode,
 		KeyLatency:     time.Duration(v.KeyLatencyMs) * time.Millisecond,
 		ConnectFailure: v.ConnectFailure, BanCode: v.BanCode, BanExpire: time.Duration(v.BanExpireMs) * time.Millisecond,
 		BadPatches: v.BadPatches, RefuseDials: v.RefuseDials, MutePings: v.MutePings, Silent: v.Silent,
@@ -70,7 +73,7 @@ func viewOf(f ScopedFault) scopedFaultView {
 	x := f.Fault
 	return scopedFaultView{f.Scope.Session, f.Scope.Recipient, faultView{
 		LatencyMs: x.Latency.Milliseconds(), DropAcks: x.DropAcks, DropNextAcks: x.DropNextAcks, CloseBeforeAck: x.CloseBeforeAck,
-		AckError: x.AckError, AckErrorNext: x.AckErrorNext, KeyFetch: x.KeyFetch, KeyLatencyMs: x.KeyLatency.Milliseconds(), ConnectFailure: x.ConnectFailure,
+		AckError: x.AckError, AckErrorNext: x.AckErrorNext, KeyFetch: x.KeyFetch, LinkCode: x.LinkCode, KeyLatencyMs: x.KeyLatency.Milliseconds(), ConnectFailure: x.ConnectFailure,
 		BanCode: x.BanCode, BanExpireMs: x.BanExpire.Milliseconds(), BadPatches: x.BadPatches, RefuseDials: x.RefuseDials, MutePings: x.MutePings, Silent: x.Silent,
 	}}
 }

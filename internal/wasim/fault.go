@@ -30,6 +30,8 @@ type Fault struct {
 	AckErrorNext int
 	// KeyFetch answers requests for pre-keys with this error code; -1 never answers.
 	KeyFetch int
+	// LinkCode refuses requests for a pairing code with this error code.
+	LinkCode int
 	// KeyLatency delays the answers to requests for pre-keys, and nothing else: what comes later overtakes them.
 	KeyLatency time.Duration
 	// ConnectFailure refuses logins with this reason (401, 402, 403, 405, 406, 503). With 402, BanCode and

@@ -9,6 +9,7 @@ import (
 	"crypto/pbkdf2"
 	"crypto/sha256"
 	"log/slog"
+	"regexp"
 	"strings"
 
 	"go.mau.fi/whatsmeow/types"
@@ -31,6 +32,8 @@ type linkPairing struct {
 	account   *account
 }
 
+var displayName = regexp.MustCompile(`^\w[\w ]* \(\w[\w ]*\)$`)
+
 // linkRequest handles both requests of the client. The caller holds the lock.
 func (s *Server) linkRequest(c *conn, n *node, lc node) {
 	if c.reg == nil {
@@ -41,8 +44,13 @@ func (s *Server) linkRequest(c *conn, n *node, lc node) {
 	case "companion_hello":
 		number := attrJID(&lc, "jid").User
 		wrapped := childBytes(lc, "link_code_pairing_wrapped_companion_ephemeral_pub")
-		if len(wrapped) != wrappedKeySize || !validNumber(number) {
+		// WhatsApp takes no other form of display name than "Browser (OS)", and answers 400.
+		if len(wrapped) != wrappedKeySize || !validNumber(number) || !displayName.Match(childBytes(lc, "companion_platform_display")) {
 			c.replyError(n, 400, "bad-request")
+			return
+		}
+		if f, ok := s.faults.find(number, "", func(f *Fault) bool { return f.LinkCode > 0 }, nil); ok {
+			c.replyError(n, f.LinkCode, failureText(f.LinkCode))
 			return
 		}
 		c.link = &linkPairing{wrapped: wrapped, ref: randomBytes(16)}
