@@ -40,12 +40,17 @@ type Handler struct {
 	metrics *metrics
 	merged  func(ctx context.Context, org fleet.OrgID, from, into string)
 	wrote   func(org fleet.OrgID, contactKey string, session fleet.SessionID)
+	soon    func(topic, payload string)
 }
 
 // New returns a Handler.
 func New(o Options) *Handler {
 	return &Handler{store: o.Store, bus: o.Bus, log: o.Log, metrics: newMetrics(o.Registerer), merged: o.Merged, wrote: o.Wrote}
 }
+
+// NudgeThrough has the handler's nudges told by soon, which must not wait, so that no stanza waits for the bus: those of a
+// session are handled one after the other. It is called at most once, before anything is handled.
+func (h *Handler) NudgeThrough(soon func(topic, payload string)) { h.soon = soon }
 
 // Handle stores one message that somebody sent to the term's session, and its event for the
 // organization's endpoints. A message that is there already changes nothing and is no error. When it
@@ -153,6 +158,10 @@ func (h *Handler) HandleReceipt(ctx context.Context, term fleet.Term, r fleet.Re
 // nudge tells whoever listens to look now. The rows are committed, so a failure only costs them the
 // time to their next poll.
 func (h *Handler) nudge(ctx context.Context, topic, payload string) {
+	if h.soon != nil {
+		h.soon(topic, payload)
+		return
+	}
 	if err := h.bus.Publish(context.WithoutCancel(ctx), topic, payload); err != nil {
 		h.log.DebugContext(ctx, "nudge not published; listeners poll meanwhile", slog.String("topic", topic), slog.Any("err", err))
 	}

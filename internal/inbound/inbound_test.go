@@ -425,6 +425,26 @@ func (b *brokenBus) Publish(context.Context, string, string) error {
 	return errors.New("no server")
 }
 
+func TestNudgesGoBesideTheHandlerThatIsToldWhere(t *testing.T) {
+	s := storetest.SQLite(t)
+	term := owned(t, s, "org-a")
+	m := send(t, s, term, fleet.NewWAID())
+	b := &brokenBus{}
+	h := handler(t, s, b)
+	var got []string
+	h.NudgeThrough(func(topic, payload string) { got = append(got, topic+" "+payload) })
+	if err := h.HandleReceipt(t.Context(), term, fleet.Receipt{SessionID: term.SessionID, WAIDs: []string{m.WAID}, Status: fleet.StatusDelivered, At: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Handle(t.Context(), term, "org-a", hello()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{bus.TopicWebhooks + " ", bus.TopicMessage + " " + string(m.ID), bus.TopicWebhooks + " org-a"}
+	if !slices.Equal(got, want) || b.tried != 0 {
+		t.Errorf("nudges = %q and the bus was asked %d times, want %q and never", got, b.tried, want)
+	}
+}
+
 func TestABusThatIsDownCostsNoMessage(t *testing.T) {
 	s := storetest.SQLite(t)
 	term := owned(t, s, "org-a")

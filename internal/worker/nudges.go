@@ -8,7 +8,7 @@ import (
 	"github.com/wafleet/wafleet/internal/bus"
 )
 
-// nudges are told beside the lanes, so that no frame waits for the bus. What is told again before it has left is told once.
+// nudges are told beside the lanes and the handlers, so that no frame and no stanza waits for the bus. What is told again before it has left is told once.
 type nudges struct {
 	bus bus.Bus
 	log *slog.Logger

@@ -105,6 +105,7 @@ func New(o Options) *Worker {
 	w.container = wastore.New(wastore.Options{Store: o.Store, Log: o.Log, Registerer: o.Registerer, Merged: w.merged})
 	w.metrics = newMetrics(o.Registerer, w.Active)
 	w.nudges = newNudges(o.Bus, w.log)
+	o.Inbound.NudgeThrough(func(topic, payload string) { w.nudges.soon(nudge{topic, payload}) })
 	w.settler = newSettler(o.Ledger, w.log, w.affinityTTL, func(n int) { w.metrics.unsettled.Add(float64(n)) })
 	w.keeper = lease.NewKeeper(lease.Options{
 		Store: o.Store, Owner: o.Owner, TTL: o.TTL, Beat: o.Beat, Batch: o.Batch, Max: o.Max,
