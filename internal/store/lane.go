@@ -59,9 +59,11 @@ const (
 	nextInLane = `SELECT ` + messageColumns + `, ` + toRepeat + ` FROM messages m
 		WHERE m.session_id=$1 AND ` + laneDue + ` ORDER BY m.seq LIMIT 1`
 
-	// nextOfOthers is nextInLane without some projects, as it will be when the frame that has just left is written.
+	// nextOfOthers is nextInLane without some projects, as it will be when the frame that has just left is written. It reads
+	// the lane to its end if nobody else is in it, so not at all where the organization has no other project.
 	nextOfOthers = `SELECT ` + messageColumns + `, ` + toRepeat + ` FROM messages m
-		WHERE m.session_id=$1 AND m.project_id NOT IN (SELECT id FROM @ids:$2@ AS served) AND ` +
+		WHERE (SELECT 1 FROM sessions s JOIN projects p ON p.org_id=s.org_id WHERE s.id=$1 AND p.id NOT IN (SELECT id FROM @ids:$2@ AS served) LIMIT 1) IS NOT NULL
+		AND m.session_id=$1 AND m.project_id NOT IN (SELECT id FROM @ids:$2@ AS served) AND ` +
 		laneDueIf + sendDueBut + `$3` + sendDueFor + `) ORDER BY m.seq LIMIT 1`
 
 	// lookAhead is nextInLane for many lanes, each as it will be when the message in flight is sent.
