@@ -219,6 +219,7 @@ func (pr *process) addScheduler() {
 			PurgeBuffered: func(ctx context.Context, limit int) (int, error) {
 				return wastore.PurgeBufferedHashes(ctx, pr.store, time.Now().Add(-wastore.BufferRetention), limit)
 			},
+			PurgeDevices: func(ctx context.Context, limit int) (int, error) { return wastore.PurgeDevices(ctx, pr.store, limit) },
 		}),
 	})
 	pr.add("scheduler", stageWork, s.Run)

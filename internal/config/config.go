@@ -87,7 +87,7 @@ type Retention struct {
 	RetentionEventsDays      int `setting:"RETENTION_EVENTS_DAYS" default:"30" group:"retention" help:"Days that events and their deliveries are kept; at most RETENTION_MESSAGES_DAYS."`
 	RetentionAttemptsDays    int `setting:"RETENTION_ATTEMPTS_DAYS" default:"7" group:"retention" help:"Days that every frame is on record; at least 2, because daily budgets are rebuilt from it."`
 	RetentionIdempotencyDays int `setting:"RETENTION_IDEMPOTENCY_DAYS" default:"2" group:"retention" help:"Days that an Idempotency-Key is remembered."`
-	RetentionChatsDays       int `setting:"RETENTION_CHATS_DAYS" default:"365" group:"retention" help:"Days that a number remembers who wrote to whom, after the last message; at least 28. Who hears from it later counts as a new chat. Opt-outs and contacts are kept for ever."`
+	RetentionChatsDays       int `setting:"RETENTION_CHATS_DAYS" default:"365" group:"retention" help:"Days that a number remembers who wrote to whom, after the last message; at least 28. Who hears from it later counts as a new chat. Opt-outs and contacts are kept as long as their organization."`
 	RetentionCommandsDays    int `setting:"RETENTION_COMMANDS_DAYS" default:"7" group:"retention" help:"Days that ended commands are kept."`
 }
 

@@ -93,6 +93,11 @@ func TestPairingLinkRefusals(t *testing.T) {
 		{"an admin key of a project", "admin", "POST", "/api/admin/keys", `{"admin":true,"projectId":"prj_x"}`, 422, "VALIDATION", nil},
 		{"a key of another organization's project", "admin", "POST", "/api/admin/keys", `{"orgId":"org-b","projectId":"prj_x"}`, 404, "NOT_FOUND", nil},
 		{"a foreign cursor", "admin", "GET", "/api/admin/audit?cursor=x", nil, 422, "CURSOR_INVALID", nil},
+		{"usage of a day that is none", "admin", "GET", "/api/admin/usage?from=2026-02-30&to=2026-03-01", nil, 422, "VALIDATION", nil},
+		{"usage backwards", "admin", "GET", "/api/admin/usage?from=2026-03-02&to=2026-03-01", nil, 422, "VALIDATION", nil},
+		{"moving a session to nobody", "admin", "POST", "/api/admin/sessions/org-a-01/move", `{"orgId":"org-z"}`, 404, "NOT_FOUND", nil},
+		{"moving a session that runs", "admin", "POST", "/api/admin/sessions/org-a-01/move", `{"orgId":"org-b"}`, 409, "SESSION_BUSY", nil},
+		{"moving a session to where it is", "admin", "POST", "/api/admin/sessions/org-a-01/move", `{"orgId":"org-a"}`, 409, "SAME_ORGANIZATION", nil},
 		{"an organization in use", "admin", "DELETE", "/api/admin/organizations/org-a", nil, 409, "ORGANIZATION_IN_USE", nil},
 	})
 }
@@ -136,6 +141,12 @@ func TestEveryAdminChangeIsInTheAuditLog(t *testing.T) {
 	f.sql(`UPDATE sessions SET device_jid = 'x', paired_at = 1 WHERE slug = 'org-a-02'`)
 	did("POST", sessions+"/org-a-02/connect", sessions+"/{sessionId}/connect", nil, "session.connect")
 	did("POST", sessions+"/org-a-02/logout", sessions+"/{sessionId}/logout", nil, "session.logout")
+	f.must("admin", "POST", orgs, `{"orgId":"org-d"}`)
+	f.must("admin", "POST", sessions+"/org-a-02/stop", nil)
+	f.do("admin", "POST", sessions+"/org-a-02/move", `{"orgId":"org-d"}`).wantProblem("moving a session for which commands wait", 409, "SESSION_BUSY")
+	f.sql(`UPDATE commands SET status = 'done'`)
+	f.sql(`UPDATE sessions SET observed_since = 1`)
+	did("POST", sessions+"/org-a-02/move", sessions+"/{sessionId}/move", `{"orgId":"org-d"}`, "session.move")
 	did("DELETE", sessions+"/org-a-02", sessions+"/{sessionId}", nil, "session.delete")
 	did("POST", "/api/admin/keys", "/api/admin/keys", `{"orgId":"org-a"}`, "key.create")
 	did("PATCH", "/api/admin/keys/"+key, "/api/admin/keys/{keyId}", `{"label":"crm"}`, "key.update")
@@ -246,5 +257,19 @@ func (f *fixture) sql(q string, args ...any) {
 	f.t.Helper()
 	if _, err := f.store.DB().Exec(f.t.Context(), q, args...); err != nil {
 		f.t.Fatal(err)
+	}
+}
+
+func TestUsageAndPurgesAreShownToOperators(t *testing.T) {
+	f := sqliteFixture(t)
+	f.sql(`INSERT INTO usage_days (org_id, project_id, day, accepted, sent) VALUES ('org-a', 'prj_1', '2026-11-30', 7, 5), ('org-b', 'prj_2', '2026-11-30', 1, 1)`)
+	items := f.must("admin", "GET", "/api/admin/usage?from=2026-11-30&to=2026-11-30&orgId=org-a", nil)["items"].([]any)
+	if len(items) != 1 || items[0].(map[string]any)["sent"] != 5.0 {
+		t.Errorf("usage = %v, want org-a's 5", items)
+	}
+	f.must("admin", "DELETE", "/api/admin/sessions/org-a-01", nil)
+	items = f.must("admin", "GET", "/api/admin/purges?orgId=org-a", nil)["items"].([]any)
+	if len(items) != 1 || items[0].(map[string]any)["sessionId"] != "org-a-01" || items[0].(map[string]any)["finishedAt"] != nil {
+		t.Errorf("purges = %v, want one of org-a-01 that goes on", items)
 	}
 }

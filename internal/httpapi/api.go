@@ -113,6 +113,8 @@ func registerAll(api huma.API, d *deps) {
 	registerKeys(api, d)
 	registerAudit(api, d)
 	registerWorkers(api, d)
+	registerPurges(api, d)
+	registerUsage(api, d)
 	registerDeliveries(api, d, operatorSide)
 	registerEvents(api, d, operatorSide)
 }

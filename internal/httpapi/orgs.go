@@ -134,7 +134,7 @@ func registerOrganizations(api huma.API, d *deps) {
 	huma.Register(api, huma.Operation{
 		OperationID: "delete-organization", Method: http.MethodDelete, Path: "/api/admin/organizations/{orgId}", Tags: tags,
 		Summary: "Delete an organization", DefaultStatus: http.StatusNoContent, Security: adminSecurity,
-		Description: "Its sessions must be deleted before. Its keys, endpoints and pairing links stop working, and its id is not used again.",
+		Description: "Its sessions must be deleted before. Its keys, endpoints and pairing links stop working, and its id is not used again. A minute later all that is left of it is purged for good: messages, events, contacts, opt-outs, WhatsApp's keys.",
 	}, func(ctx context.Context, in *OrgPath) (*struct{}, error) {
 		if err := d.store.DeleteOrganization(ctx, in.OrgID); err != nil {
 			return nil, err

@@ -273,9 +273,37 @@ func registerSessions(api huma.API, d *deps) {
 	}
 
 	huma.Register(api, huma.Operation{
+		OperationID: "move-session", Method: http.MethodPost, Path: "/api/admin/sessions/{sessionId}/move", Tags: tags,
+		Summary: "Give a session to another organization", Security: adminSecurity,
+		Description: "Only a stopped session with nothing queued, scheduled or being sent: SESSION_BUSY says what is in the way. Its login, keys and budget go with it, to the end of the other list; messages and events stay with the organization that had it. It stays stopped.",
+	}, func(ctx context.Context, in *struct {
+		SessionPath
+		Body struct {
+			OrgID fleet.OrgID `json:"orgId" doc:"The organization that gets it." example:"org-b"`
+		}
+	},
+	) (*reply[Session], error) {
+		s, err := d.store.SessionBySlug(ctx, in.SessionID)
+		if err != nil {
+			return nil, err
+		}
+		err = d.outbound.Changing(ctx, s.OrgID, func() error {
+			return d.outbound.Changing(ctx, in.Body.OrgID, func() error {
+				s, err = d.store.MoveSession(ctx, in.SessionID, in.Body.OrgID)
+				return err
+			})
+		}, in.SessionID)
+		if err != nil {
+			return nil, err
+		}
+		d.nudge(ctx, s)
+		return &reply[Session]{sessionView(s)}, nil
+	})
+
+	huma.Register(api, huma.Operation{
 		OperationID: "delete-session", Method: http.MethodDelete, Path: "/api/admin/sessions/{sessionId}", Tags: tags,
 		Summary: "Delete a session", DefaultStatus: http.StatusNoContent, Security: adminSecurity,
-		Description: "Ends it for good and frees its number. Its id is not used again. The device stays in the phone's list until it is removed there or logged out before.",
+		Description: "Ends it for good and frees its number. Its id is not used again. A session that is connected is logged out at WhatsApp; the device of another stays in the phone's list until it is removed there. Once its worker let it go, its keys, chats and commands are purged; its messages stay with the organization.",
 	}, func(ctx context.Context, in *SessionPath) (*struct{}, error) {
 		s, err := d.store.SessionBySlug(ctx, in.SessionID)
 		if err == nil {

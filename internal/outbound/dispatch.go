@@ -145,3 +145,6 @@ func (o *Outbound) Rebase(ctx context.Context) (int, error) {
 	}
 	return 0, o.ledger.Rebase(ctx, backlogs)
 }
+
+// WarmLedger rebuilds a ledger that was lost, before a send has to wait for it.
+func (o *Outbound) WarmLedger(ctx context.Context) (int, error) { return 0, o.ledger.Warm(ctx) }

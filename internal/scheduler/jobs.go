@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -46,6 +47,8 @@ type JobOptions struct {
 	Retention  Retention
 	// PurgeBuffered deletes whatsmeow's hashes of decrypted events that WhatsApp can't deliver again.
 	PurgeBuffered func(ctx context.Context, limit int) (int, error)
+	// PurgeDevices deletes up to limit rows of WhatsApp keys of devices that no session logs in with any more.
+	PurgeDevices func(ctx context.Context, limit int) (int, error)
 }
 
 // Jobs returns the periodic jobs of a fleet.
@@ -90,6 +93,9 @@ func Jobs(o JobOptions) []Job {
 			}
 			return o.Store.PurgeWorkers(ctx, now.Add(-deadWorkerAfter))
 		}},
+		{Name: "warm-ledger", Every: 10 * time.Second, Hold: time.Minute, Run: o.Outbound.WarmLedger},
+		{Name: "usage", Every: 15 * time.Minute, Hold: 10 * time.Minute, Run: o.Store.RollUpUsage},
+		{Name: "purge", Every: 10 * time.Second, Hold: 10 * time.Minute, Run: o.purge},
 		{Name: "retention", Every: time.Hour, Hold: 20 * time.Minute, Run: o.retain},
 	}
 }
@@ -106,6 +112,42 @@ func (o *JobOptions) releaseInvites(ctx context.Context) (int, error) {
 		}
 		return len(ended), err
 	})
+}
+
+// purgesAtOnce bounds how many purges one round goes through.
+const purgesAtOnce = 100
+
+// purge deletes what belongs to sessions and organizations that are no more, until nothing is left or what is left
+// waits. One that fails holds up no other.
+func (o *JobOptions) purge(ctx context.Context) (int, error) {
+	total := 0
+	var failed error
+	for {
+		open, err := o.Store.OpenPurges(ctx, purgesAtOnce)
+		if err != nil {
+			return total, err
+		}
+		round := 0
+		for _, k := range open {
+			for more := true; more && ctx.Err() == nil; {
+				var n int
+				if n, more, err = o.Store.PurgeBatch(ctx, k, batchSize); err != nil {
+					failed, more = err, false
+				}
+				total, round = total+n, round+n
+			}
+		}
+		n, err := drain(ctx, o.PurgeDevices)
+		total, round = total+n, round+n
+		switch {
+		case err != nil:
+			return total, err
+		case failed != nil || round == 0:
+			return total, failed
+		case ctx.Err() != nil:
+			return total, fmt.Errorf("stopped in the middle: %w", ctx.Err())
+		}
+	}
 }
 
 // counting runs a job and then counts what it left.
@@ -156,6 +198,8 @@ func (o *JobOptions) retain(ctx context.Context) (int, error) {
 		older(o.Retention.Idempotency, o.Store.PurgeIdempotency),
 		older(o.Retention.Commands, o.Store.PurgeCommands),
 		older(o.Retention.Chats, o.Store.PurgeChats),
+		older(o.Retention.Attempts, o.Store.PurgeLeaseLog),
+		older(o.Retention.Commands, o.Store.PurgePurges),
 		o.PurgeBuffered,
 	} {
 		n, err := drain(ctx, batch)

@@ -53,6 +53,7 @@ func each(t *testing.T, fn func(f *fixture)) {
 			PurgeBuffered: func(ctx context.Context, limit int) (int, error) {
 				return wastore.PurgeBufferedHashes(ctx, s, time.Now().Add(-wastore.BufferRetention), limit)
 			},
+			PurgeDevices: func(ctx context.Context, limit int) (int, error) { return wastore.PurgeDevices(ctx, s, limit) },
 		}) {
 			f.jobs[j.Name] = j
 		}
@@ -259,6 +260,15 @@ func TestRetentionKeepsWhatIsYoungOrOpenAndDropsTheRest(t *testing.T) {
 			f.sql(`INSERT INTO whatsmeow_event_buffer (our_jid, ciphertext_hash, server_timestamp, insert_timestamp) VALUES ('x', $1, 1, $2)`, hash, f.ago(age))
 		}
 
+		f.sql(`UPDATE leases SET epoch=3 WHERE session_id='s-dead'`)
+		for epoch, age := range []time.Duration{0, 9 * day, 6 * day, 8 * day} {
+			f.sql(`INSERT INTO lease_log (session_id, epoch, owner, at) VALUES ('s-dead', $1, 'w', $2)`, epoch, f.ago(age))
+		}
+		for id, age := range map[string]time.Duration{"p-old": 8 * day, "p-young": 6 * day} {
+			f.sql(`INSERT INTO purges (kind, subject, org_id, created_at, finished_at) VALUES ('session', $1, 'org-a', 1, $2)`, id, f.ago(age))
+		}
+		f.sql(`INSERT INTO purges (kind, subject, org_id, created_at) VALUES ('session', 'p-open', 'org-a', 1)`)
+
 		rows, err := f.jobs["retention"].Run(f.Context())
 		if err != nil {
 			f.Fatal(err)
@@ -272,6 +282,8 @@ func TestRetentionKeepsWhatIsYoungOrOpenAndDropsTheRest(t *testing.T) {
 		f.want(`SELECT key FROM idempotency_keys`, "k-young")
 		f.want(`SELECT id FROM commands`, "c-young")
 		f.want(`SELECT CAST(count(*) AS TEXT) FROM whatsmeow_event_buffer`, "1")
+		f.want(`SELECT CAST(epoch AS TEXT) FROM lease_log ORDER BY epoch`, "0", "2", "3") // and the last claim, however old
+		f.want(`SELECT subject FROM purges ORDER BY subject`, "p-open", "p-young")
 		if rows == 0 {
 			f.Error("retention reports no rows")
 		}

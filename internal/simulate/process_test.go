@@ -277,6 +277,7 @@ func startScheduler(in *instance) func(context.Context) {
 			PurgeBuffered: func(ctx context.Context, limit int) (int, error) {
 				return wastore.PurgeBufferedHashes(ctx, in.st, time.Now().Add(-wastore.BufferRetention), limit)
 			},
+			PurgeDevices: func(ctx context.Context, limit int) (int, error) { return wastore.PurgeDevices(ctx, in.st, limit) },
 		}),
 	})
 	return func(ctx context.Context) { in.report(v.Run(ctx)) }

@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/wafleet/wafleet/internal/fleet"
@@ -33,4 +35,24 @@ func (s *Store) DeviceInUse(ctx context.Context, deviceJID string, except fleet.
 		return false, fmt.Errorf("look for the user of a device: %w", unavailable(err))
 	}
 	return used, nil
+}
+
+// FormerDevice locks a device that no session logs in with any more and returns its JID; "" = there is none that
+// nobody else is at. Call it in the transaction that deletes of its keys.
+func (s *Store) FormerDevice(ctx context.Context) (string, error) {
+	var jid string
+	err := s.row(ctx, `SELECT f.jid FROM former_devices f WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.device_jid=f.jid)
+		ORDER BY f.jid LIMIT 1 @skip@`).Scan(&jid)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return "", fmt.Errorf("look for a former device: %w", unavailable(err))
+	}
+	return jid, nil
+}
+
+// ForgetFormerDevice says that a device's keys are gone, or that it is a new one of the same name.
+func (s *Store) ForgetFormerDevice(ctx context.Context, jid string) error {
+	if _, err := s.exec(ctx, `DELETE FROM former_devices WHERE jid=$1`, jid); err != nil {
+		return fmt.Errorf("forget a former device: %w", err)
+	}
+	return nil
 }

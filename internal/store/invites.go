@@ -318,6 +318,9 @@ func (s *Store) endAttempt(ctx context.Context, id fleet.SessionID, end fleet.In
 	if err := s.passHead(ctx, org, id); err != nil {
 		return out, false, err
 	}
+	if err := s.addPurge(ctx, PurgeSession, string(id), org); err != nil {
+		return out, false, err
+	}
 	out, err = s.SessionByID(ctx, id)
 	if err != nil {
 		return out, false, err

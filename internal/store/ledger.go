@@ -166,13 +166,17 @@ func (s *Store) readUse(ctx context.Context, rows *LedgerRows) error {
 	err = s.query(ctx, func(row dbutil.Scannable) error {
 		var p project
 		var zone string
-		if err := row.Scan(&p.id, &zone); err != nil {
+		var since time.Time
+		if err := row.Scan(&p.id, &zone, at{&since}); err != nil {
 			return err
 		}
 		p.month, p.from = fleet.Month(rows.Now, zone)
+		if since.After(p.from) { // it had none before
+			p.from = since
+		}
 		limited = append(limited, p)
 		return nil
-	}, `SELECT p.id, o.time_zone FROM projects p JOIN organizations o ON o.id=p.org_id WHERE p.monthly_quota>0 AND p.deleted_at=0`)
+	}, `SELECT p.id, o.time_zone, p.quota_since FROM projects p JOIN organizations o ON o.id=p.org_id WHERE p.monthly_quota>0 AND p.deleted_at=0`)
 	if err != nil {
 		return err
 	}

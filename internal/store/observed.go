@@ -113,6 +113,11 @@ const numberFixed = `(paired_at <> 0 OR warmup_at <> 0 AND phone <> '')`
 // or this session was paired with another number before.
 func (s *Store) RecordLogin(ctx context.Context, term fleet.Term, l Login) error {
 	err := s.Fenced(ctx, term, func(ctx context.Context) error {
+		_, err := s.exec(ctx, `INSERT INTO former_devices (jid, session_id) SELECT device_jid, id FROM sessions
+			WHERE id = $1 AND desired = 'running' AND device_jid <> '' AND device_jid <> $2 ON CONFLICT DO NOTHING`, term.SessionID, l.DeviceJID)
+		if err != nil {
+			return err
+		}
 		n, err := s.exec(ctx, `UPDATE sessions SET device_jid = $2, phone = $3, lid = $4, push_name = $5, platform = $6, revoked_at = 0
 			WHERE id = $1 AND desired = 'running' AND (NOT `+numberFixed+` OR phone = $3)`,
 			term.SessionID, l.DeviceJID, l.Phone, l.LID, l.PushName, l.Platform)

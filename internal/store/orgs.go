@@ -224,8 +224,8 @@ func (s *Store) orderSessions(ctx context.Context, org fleet.OrgID, order []flee
 }
 
 // DeleteOrganization ends an organization that has no session any more: its keys, endpoints and
-// pairing links stop working, and its name is not used again. Messages and events stay until
-// retention removes them. ORGANIZATION_IN_USE while a session is left.
+// pairing links stop working, its name is not used again, and all that is left of it is purged: messages, contacts,
+// opt-outs. ORGANIZATION_IN_USE while a session is left.
 func (s *Store) DeleteOrganization(ctx context.Context, id fleet.OrgID) error {
 	err := s.InTx(ctx, func(ctx context.Context) error {
 		o, err := s.GetOrganization(ctx, id)
@@ -258,6 +258,9 @@ func (s *Store) DeleteOrganization(ctx context.Context, id fleet.OrgID) error {
 			}
 		}
 		if err := s.keysChange(ctx); err != nil {
+			return err
+		}
+		if err := s.addPurge(ctx, PurgeOrganization, string(id), id); err != nil {
 			return err
 		}
 		return s.audit(ctx, change{action: "organization.delete", org: id, subject: string(id), before: auditOrg(&o)})

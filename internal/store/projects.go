@@ -75,7 +75,8 @@ func (s *Store) UpdateProject(ctx context.Context, org fleet.OrgID, id fleet.Pro
 		if c.Name != nil && before.Name == fleet.DefaultProject && *c.Name != before.Name {
 			return errDefaultProject
 		}
-		out, err = scanProject(s.row(ctx, `UPDATE projects SET name = coalesce($3, name), monthly_quota = coalesce($4, monthly_quota),
+		out, err = scanProject(s.row(ctx, `UPDATE projects SET name = coalesce($3, name),
+				quota_since = CASE WHEN monthly_quota = 0 AND coalesce($4, 0) > 0 THEN @now@ ELSE quota_since END, monthly_quota = coalesce($4, monthly_quota),
 				max_backlog = coalesce($5, max_backlog), rate_minute = coalesce($6, rate_minute), rate_burst = coalesce($7, rate_burst),
 				requests_minute = coalesce($8, requests_minute)
 			WHERE org_id = $1 AND id = $2 AND deleted_at = 0 RETURNING `+projectColumns,

@@ -26,3 +26,13 @@ func (s *Store) PurgeWorkers(ctx context.Context, before time.Time) (int, error)
 	}
 	return int(n), nil
 }
+
+// PurgeLeaseLog deletes up to limit claims made before a time and returns how many. A session's last one stays.
+func (s *Store) PurgeLeaseLog(ctx context.Context, before time.Time, limit int) (int, error) {
+	n, err := s.exec(ctx, `DELETE FROM lease_log WHERE (session_id, epoch) IN (
+		SELECT g.session_id, g.epoch FROM leases l CROSS JOIN lease_log g WHERE g.session_id=l.session_id AND g.epoch<l.epoch AND g.at<$1 LIMIT $2)`, ms(before), limit)
+	if err != nil {
+		return 0, fmt.Errorf("purge lease log: %w", err)
+	}
+	return int(n), nil
+}

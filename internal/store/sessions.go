@@ -369,7 +369,7 @@ func (s *Store) UpdateSession(ctx context.Context, slug fleet.SessionSlug, c Ses
 }
 
 // DeleteSession takes a session out of service for good and frees its number. The row stays, for
-// the messages and events that name it; its owner sees desired "deleted" and ends it. If it was its
+// the messages and events that name it; its owner sees desired "deleted" and ends it, and then it is purged. If it was its
 // organization's head, the first session that is left in list order becomes the head.
 func (s *Store) DeleteSession(ctx context.Context, slug fleet.SessionSlug) (fleet.Session, error) {
 	if !fleet.ValidSlug(string(slug)) {
@@ -391,6 +391,9 @@ func (s *Store) DeleteSession(ctx context.Context, slug fleet.SessionSlug) (flee
 			return err
 		}
 		if err := s.passHead(ctx, org, id); err != nil {
+			return err
+		}
+		if err := s.addPurge(ctx, PurgeSession, string(id), org); err != nil {
 			return err
 		}
 		if out, err = s.SessionByID(ctx, id); err != nil {

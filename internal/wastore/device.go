@@ -85,6 +85,9 @@ func (c *deviceContainer) startOver(ctx context.Context, jid string) error {
 	if other {
 		return fleet.ErrNumberInUse
 	}
+	if err := c.f.c.store.ForgetFormerDevice(ctx, jid); err != nil { // first: it waits for whoever deletes the old one's keys
+		return err
+	}
 	if _, err := c.f.c.db.Exec(ctx, `DELETE FROM whatsmeow_device WHERE jid=$1`, jid); err != nil {
 		return err
 	}
