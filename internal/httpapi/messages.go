@@ -95,7 +95,21 @@ type sendBody struct {
 	Text       string     `json:"text" doc:"1 to 65,536 characters." example:"Your order is on its way."`
 	TTLSeconds *int       `json:"ttlSeconds,omitempty" doc:"How long it may wait to be sent, 1 to 86,400; 600 if missing. Then it expires." example:"600"`
 	SendAt     *time.Time `json:"sendAt,omitempty" doc:"Send it then and not now: RFC 3339 with an offset, at most a year ahead. ttlSeconds counts from then. The number is chosen when it is due." example:"2026-12-24T18:00:00-03:00"`
+	Local      *LocalTime `json:"sendAtLocal,omitempty" doc:"The same by the clocks of a place; instead of sendAt."`
 	ClientRef  string     `json:"clientRef,omitempty" doc:"Your own reference, at most 128 characters; comes back in answers and events." example:"order-7"`
+}
+
+// LocalTime is a time as the clocks of a place show it.
+type LocalTime struct {
+	Time string `json:"time" doc:"Without an offset. A time that clocks skip in spring means the moment at which they are put forward; one that they show twice in autumn, the first." minLength:"1" maxLength:"19" example:"2026-12-24T18:00"`
+	Zone string `json:"timeZone" doc:"IANA name." minLength:"1" maxLength:"64" example:"Europe/Berlin"`
+}
+
+func (b *sendBody) sendAtLocal() fleet.LocalTime {
+	if b.Local == nil {
+		return fleet.LocalTime{}
+	}
+	return fleet.LocalTime{Time: b.Local.Time, Zone: b.Local.Zone}
 }
 
 func (b *sendBody) sendAt() time.Time {
@@ -220,7 +234,7 @@ func (d *deps) send(ctx context.Context, h *SendHeaders, body *sendBody) (*sendR
 	p := caller(ctx)
 	a, err := d.outbound.Accept(ctx, outbound.Request{
 		Org: p.OrgID, Project: p.ProjectID, Key: key,
-		To: body.To, Kind: body.Type, Text: body.Text, TTLSeconds: body.TTLSeconds, ClientRef: body.ClientRef, SendAt: body.sendAt(),
+		To: body.To, Kind: body.Type, Text: body.Text, TTLSeconds: body.TTLSeconds, ClientRef: body.ClientRef, SendAt: body.sendAt(), SendAtLocal: body.sendAtLocal(),
 	})
 	if err != nil {
 		if a.Replayed {

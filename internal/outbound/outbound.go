@@ -106,6 +106,7 @@ func (o *Outbound) accept(ctx context.Context, r Request, key *heldKey) (Accepte
 	a := &store.Acceptance{
 		Message: m,
 		TTL:     r.ttl(),
+		Local:   r.SendAtLocal,
 		Answer: func(m *fleet.Message) ([]byte, error) {
 			if err := o.at("inserted"); err != nil || key == nil {
 				return nil, err

@@ -36,6 +36,8 @@ type Request struct {
 	TTLSeconds *int      // 1 to MaxTTL; nil = fleet.DefaultTTL
 	ClientRef  string    // the caller's own reference, echoed
 	SendAt     time.Time // zero = now; at most MaxAhead ahead; its time to live counts from here
+	// SendAtLocal is SendAt by the clocks of a place; one of the two.
+	SendAtLocal fleet.LocalTime
 }
 
 // ttl is only meaningful for a valid request.
@@ -69,12 +71,21 @@ func (r *Request) validate(region string) (fleet.Recipient, error) {
 	if !clean(r.ClientRef) || utf8.RuneCountInString(r.ClientRef) > MaxClientRef {
 		return bad("CLIENT_REF_INVALID", "clientRef", "must be UTF-8 without NUL and have at most %d characters", MaxClientRef)
 	}
+	if r.SendAtLocal.Set() {
+		if !r.SendAt.IsZero() {
+			return bad("SEND_AT_INVALID", "sendAtLocal", "can't be given with sendAt: leave one of them out")
+		}
+		var err error
+		if r.SendAt, err = r.SendAtLocal.Instant(); err != nil {
+			return fleet.Recipient{}, err
+		}
+	}
 	r.SendAt = r.SendAt.UTC().Truncate(time.Millisecond) // as it is stored
 	if ahead := time.Until(r.SendAt); !r.SendAt.IsZero() && ahead > MaxAhead {
 		return bad("SEND_AT_INVALID", "sendAt", "must be at most a year ahead")
 	}
 	if !r.SendAt.IsZero() && !r.SendAt.After(time.Now()) {
-		r.SendAt = time.Time{} // a time that has passed means now
+		r.SendAt, r.SendAtLocal = time.Time{}, fleet.LocalTime{} // a time that has passed means now
 	}
 	return phone.ParseRecipient(r.To, region)
 }
@@ -93,7 +104,11 @@ func (r *Request) hash() []byte {
 	if !r.SendAt.IsZero() {
 		sendAt = r.SendAt.UTC().Format(time.RFC3339Nano)
 	}
-	for _, field := range []string{string(r.Project), r.To, kind, r.Text, fmt.Sprint(r.ttl()), r.ClientRef, sendAt} {
+	fields := []string{string(r.Project), r.To, kind, r.Text, fmt.Sprint(r.ttl()), r.ClientRef, sendAt}
+	if r.SendAtLocal.Set() {
+		fields = append(fields, r.SendAtLocal.Time, r.SendAtLocal.Zone)
+	}
+	for _, field := range fields {
 		_ = binary.Write(h, binary.BigEndian, uint64(len(field))) // a hash takes everything
 		_, _ = h.Write([]byte(field))
 	}

@@ -95,6 +95,10 @@ func Jobs(o JobOptions) []Job {
 		}},
 		{Name: "warm-ledger", Every: 10 * time.Second, Hold: time.Minute, Run: o.Outbound.WarmLedger},
 		{Name: "usage", Every: 15 * time.Minute, Hold: 10 * time.Minute, Run: o.Store.RollUpUsage},
+		{
+			Name: "rezone", Every: time.Hour, Hold: 10 * time.Minute,
+			Run: func(ctx context.Context) (int, error) { return o.Store.Rezone(ctx, batchSize) },
+		},
 		{Name: "purge", Every: 10 * time.Second, Hold: 10 * time.Minute, Run: o.purge},
 		{Name: "retention", Every: time.Hour, Hold: 20 * time.Minute, Run: o.retain},
 	}

@@ -120,7 +120,7 @@ func fill(t *testing.T, s *store.Store, all []columnInfo, org string) {
 			return seq
 		case "streams.id", "events.stream", "deliveries.stream":
 			return "conversation-" + org
-		case "attempts.message_id":
+		case "attempts.message_id", "local_times.message_id":
 			return "messages-id-" + org
 		}
 		switch c.name {

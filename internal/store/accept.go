@@ -29,6 +29,8 @@ type Acceptance struct {
 	TTL     time.Duration
 	// TouchChat says that the chat should note this message: see ChatStale.
 	TouchChat bool
+	// Local is the local time that Message.SendAt was worked out from, if it was.
+	Local fleet.LocalTime
 
 	// Key and Holder name the idempotency key that this message completes; "" = none.
 	Key, Holder string
@@ -86,6 +88,9 @@ func (s *Store) acceptAll(ctx context.Context, all []*Acceptance) error {
 		}
 		for _, a := range all {
 			a.stale = !a.lost && !stored[a.Message.ID]
+		}
+		if err := s.keepLocalTimes(ctx, all); err != nil {
+			return err
 		}
 		return s.completeKeys(ctx, all)
 	})

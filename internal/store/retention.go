@@ -111,6 +111,7 @@ func (s *Store) deleteMessages(ctx context.Context, where string, limit int, arg
 	const gone = `(SELECT g.seq FROM @rows:$1(seq bigint, id text)@ AS g)`
 	for _, q := range []string{
 		`DELETE FROM attempts WHERE message_id IN (SELECT g.id FROM @rows:$1(seq bigint, id text)@ AS g)`,
+		`DELETE FROM local_times WHERE message_id IN (SELECT g.id FROM @rows:$1(seq bigint, id text)@ AS g)`,
 		`DELETE FROM payloads WHERE message IN ` + gone,
 	} {
 		if _, err := s.exec(ctx, q, rowList(old)); err != nil {
