@@ -189,6 +189,71 @@ func TestASchedulerThatDiesInASlotLosesNothing(t *testing.T) {
 	})
 }
 
+func TestASlotOfADeadSchedulerRunsOnceOnPostgresThoughTwoTakeOver(t *testing.T) {
+	url := storetest.PostgresURL(t)
+	s := storetest.Open(t, url)
+	if err := s.EnsureSchedule(t.Context(), "job", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	dead, ok, err := s.DueSlot(t.Context(), "job", "dead", time.Second)
+	if !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	var n atomic.Int64
+	var ends atomic.Int64
+	job := Job{Name: "job", Every: time.Hour, Hold: time.Minute, Run: func(ctx context.Context) (int, error) {
+		now, err := s.Now(ctx)
+		ends.Store(now.UnixMilli())
+		n.Add(1)
+		return 1, err
+	}}
+	began, err := s.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopA, stopB := start(t, storetest.Open(t, url), "a", job), start(t, storetest.Open(t, url), "b", job)
+	testkit.Eventually(t, 20*time.Second, func() error {
+		waits, err := s.SlotWaits(t.Context())
+		if err == nil && waits["job"] < 30*time.Minute {
+			err = errors.New("the slot is not finished")
+		}
+		return err
+	})
+	stopA()
+	stopB()
+	if n.Load() != 1 {
+		t.Errorf("the slot of the dead one ran %d times, want once", n.Load())
+	}
+	if took := time.UnixMilli(ends.Load()).Sub(began); took < 500*time.Millisecond {
+		t.Errorf("it ran %v after the dead one took it, which may still have been at it", took)
+	}
+	if ok, err := s.FinishSlot(t.Context(), dead); ok || err != nil {
+		t.Errorf("FinishSlot by one that comes back from the dead = %v, %v, want false", ok, err)
+	}
+}
+
+func TestSlotsThatPassedWhileNoneRanAreMadeUpByOneRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		url := storetest.SQLiteURL(t)
+		var n atomic.Int64
+		start(t, storetest.Open(t, url), "first", count(&n, 10*time.Second))()
+		time.Sleep(time.Hour)
+		ran := n.Load()
+		stopA := start(t, storetest.Open(t, url), "a", count(&n, 10*time.Second))
+		stopB := start(t, storetest.Open(t, url), "b", count(&n, 10*time.Second))
+		time.Sleep(time.Millisecond)
+		if got := n.Load() - ran; got != 1 {
+			t.Errorf("%d runs after an hour without a scheduler, want 1", got)
+		}
+		time.Sleep(time.Minute)
+		if got := n.Load() - ran; got != 7 {
+			t.Errorf("%d runs a minute later, want 7: the beat goes on", got)
+		}
+		stopA()
+		stopB()
+	})
+}
+
 func TestAStoppedSchedulerGivesItsSlotBackAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		url := storetest.SQLiteURL(t)
