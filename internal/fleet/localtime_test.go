@@ -55,23 +55,26 @@ func TestLocalTimesAreInstantsAlsoWhereClocksAreChanged(t *testing.T) {
 	}
 }
 
-// Every half hour of three years in zones with all kinds of changes: what an instant's clock shows is that instant, or the
-// first of two.
+// Every ten minutes around each change in three years, in zones with all kinds of them: what an instant's clock shows is
+// that instant, or the first of two.
 func TestAnInstantsLocalTimeIsThatInstantOrTheFirstThatLooksLikeIt(t *testing.T) {
-	for _, zone := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo", "Africa/Casablanca", "Asia/Kathmandu"} {
+	for _, zone := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca"} {
 		where, err := time.LoadLocation(zone)
 		if err != nil {
 			t.Fatal(err)
 		}
-		seen := map[string]time.Time{}
-		for at := time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC); at.Year() < 2028; at = at.Add(30 * time.Minute) {
-			shown := at.In(where).Format("2006-01-02T15:04")
-			want, again := seen[shown]
-			if !again {
-				want, seen[shown] = at, at
-			}
-			if got, err := (fleet.LocalTime{Time: shown, Zone: zone}).Instant(); err != nil || !got.Equal(want) {
-				t.Fatalf("%s in %s = %s, %v, want %s", shown, zone, got, err, want)
+		for change := time.Date(2025, 1, 1, 0, 0, 0, 0, where); change.Year() < 2028; {
+			_, change = change.ZoneBounds()
+			seen := map[string]time.Time{}
+			for at := change.Add(-6 * time.Hour); at.Before(change.Add(6 * time.Hour)); at = at.Add(10 * time.Minute) {
+				shown := at.Format("2006-01-02T15:04")
+				want, again := seen[shown]
+				if !again {
+					want, seen[shown] = at, at
+				}
+				if got, err := (fleet.LocalTime{Time: shown, Zone: zone}).Instant(); err != nil || !got.Equal(want) {
+					t.Fatalf("%s in %s = %s, %v, want %s", shown, zone, got, err, want)
+				}
 			}
 		}
 	}
