@@ -35,7 +35,7 @@ func (o *Outbound) reserveAndStore(ctx context.Context, a *store.Acceptance) (ro
 			return choice, err
 		}
 		m.SessionID, m.Reservation, m.Generation = choice.Session.ID, choice.Reservation.String(), choice.Reservation.Generation
-		m.Opened, a.TouchChat = choice.NewChat, choice.ChatStale
+		m.Opened, a.TouchChat, a.Trails = choice.NewChat, choice.ChatStale, choice.Trails
 		err = o.store.Accept(ctx, a)
 		switch {
 		case err == nil:

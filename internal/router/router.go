@@ -75,6 +75,7 @@ type Choice struct {
 	Pinned      bool               // the person has been hearing from this number
 	NewChat     bool               // it opens the chat
 	ChatStale   bool               // the chat should be touched when the message is stored
+	Trails      bool               // what waits for the same person may be on another session
 	Skipped     []Skip             // in list order
 }
 
@@ -119,6 +120,7 @@ func (r *Router) Route(ctx context.Context, send Send) (Choice, error) {
 			won := f.candidates[answer.Winner]
 			c.Session, c.Reservation, c.Pinned = *won.session, answer.Reservation, answer.Pinned
 			c.NewChat, c.ChatStale = won.newChat, won.chatStale
+			c.Trails = trails(chats, won.session.ID, answer.Pinned)
 			return c, nil
 		case ledger.Stale:
 			again = true
@@ -128,6 +130,25 @@ func (r *Router) Route(ctx context.Context, send Send) (Choice, error) {
 		}
 	}
 	return Choice{}, errChanging
+}
+
+const chatAccuracy = time.Hour // of a chat's last times
+
+// trails reports whether a person may have been written to last from another session than the one chosen. Whom affinity
+// keeps where the last message went never has.
+func trails(chats []fleet.Chat, chosen fleet.SessionID, pinned bool) bool {
+	var here time.Time
+	for i := range chats {
+		if pinned && chats[i].SessionID == chosen {
+			here = chats[i].LastOutAt
+		}
+	}
+	for i := range chats {
+		if c := &chats[i]; c.SessionID != chosen && !c.LastOutAt.IsZero() && !c.LastOutAt.Add(chatAccuracy).Before(here) {
+			return true
+		}
+	}
+	return false
 }
 
 var errChanging = &fleet.CodedError{

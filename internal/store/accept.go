@@ -31,6 +31,8 @@ type Acceptance struct {
 	TouchChat bool
 	// Local is the local time that Message.SendAt was worked out from, if it was.
 	Local fleet.LocalTime
+	// Trails says that its person was written to from other sessions as well: what waits there for them goes first.
+	Trails bool
 
 	// Key and Holder name the idempotency key that this message completes; "" = none.
 	Key, Holder string
@@ -104,13 +106,15 @@ func (s *Store) acceptAll(ctx context.Context, all []*Acceptance) error {
 type wish struct {
 	ttl   time.Duration
 	touch bool // its chat should note it
+
+	trails bool // something may wait for the same person on another session
 }
 
 func wishes(all []*Acceptance) map[fleet.MessageID]wish {
 	out := make(map[fleet.MessageID]wish, len(all))
 	for _, a := range all {
 		a.Message.ID = cmp.Or(a.Message.ID, fleet.NewMessageID())
-		out[a.Message.ID] = wish{a.TTL, a.TouchChat}
+		out[a.Message.ID] = wish{ttl: a.TTL, touch: a.TouchChat, trails: a.Trails}
 	}
 	return out
 }
@@ -213,6 +217,7 @@ type queuedArg struct {
 	Opened       bool                 `json:"opened"`
 	Parked       bool                 `json:"parked"`
 	SendAt       int64                `json:"send"` // ms
+	Trails       bool                 `json:"elsewhere"`
 }
 
 // createMessages inserts queued messages in their order and fills in what it chose. It says which of
@@ -233,7 +238,7 @@ func (s *Store) createMessages(ctx context.Context, messages []*fleet.Message, w
 		args[i] = queuedArg{
 			m.ID, m.OrgID, m.ProjectID, m.SessionID, m.ConversationID, m.ContactKey, m.To, m.ToJID, m.Kind, m.ClientRef,
 			hex.EncodeToString(s.ring.Seal(string(m.ID), []byte(m.Text))), m.WAID, ms(m.DueAt), wanted[m.ID].ttl.Milliseconds(), m.Unresolved, m.Exempt,
-			m.Reservation, m.Generation, m.Opened, m.Parked, ms(m.SendAt),
+			m.Reservation, m.Generation, m.Opened, m.Parked, ms(m.SendAt), wanted[m.ID].trails,
 		}
 	}
 	fill := func(row dbutil.Scannable) error {
@@ -260,15 +265,24 @@ func (s *Store) createMessages(ctx context.Context, messages []*fleet.Message, w
 	return stored, s.writeOut(ctx, messages, stored, wanted)
 }
 
-const insertMessages = `INSERT INTO messages (id, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid,
+// lastElsewhere finds the latest message that has not ended to a person on a session of an organization other than these
+// two. Each session is looked at that ever wrote to them, from the end of its lane.
+func lastElsewhere(contact, org, but, nor, further string) string {
+	return `SELECT max((SELECT e.seq FROM messages e WHERE e.session_id=c.session_id AND e.status IN ('queued', 'sending') AND e.contact_key=c.contact_key` + further + ` ORDER BY e.seq DESC LIMIT 1))
+		FROM chats c WHERE c.contact_key=` + contact + ` AND c.session_id<>` + but + ` AND c.session_id<>` + nor + ` AND c.last_out_at>0
+			AND (SELECT s.org_id FROM sessions s WHERE s.id=c.session_id)=` + org
+}
+
+var insertMessages = `INSERT INTO messages (id, org_id, project_id, session_id, conversation_id, contact_key, to_input, to_jid,
 			kind, client_ref, body, wa_id, status, due_at, expires_at, created_at, unresolved, exempt,
-			reservation, ledger_generation, opened, parked, send_at)
+			reservation, ledger_generation, opened, parked, send_at, trails)
 		SELECT r.message, r.org, r.project, r.session, r.conversation, r.contact, r.input, r.jid,
 			r.what, r.ref, @bytes:r.text@, r.wa, 'queued',
 			CASE WHEN r.due=0 THEN @now@ ELSE r.due END, CASE WHEN r.due=0 THEN @now@ ELSE r.due END + r.ttl, @now@, r.ask, r.exempt,
-			r.held, r.generation, r.opened, r.parked, r.send
+			r.held, r.generation, r.opened, r.parked, r.send,
+			CASE WHEN r.elsewhere THEN coalesce((` + lastElsewhere("r.contact", "r.org", "r.session", "r.session", "") + `), 0) ELSE 0 END
 		FROM (SELECT generation FROM ledger WHERE name='ledger' @share@) AS l
 		JOIN @rows:$1(message text, org text, project text, session text, conversation text, contact text, input text, jid text,
 			what text, ref text, text text, wa text, due bigint, ttl bigint, ask boolean, exempt boolean,
-			held text, generation bigint, opened boolean, parked boolean, send bigint)@ AS r ON r.generation=0 OR r.generation=l.generation
+			held text, generation bigint, opened boolean, parked boolean, send bigint, elsewhere boolean)@ AS r ON r.generation=0 OR r.generation=l.generation
 		RETURNING id, seq, due_at, expires_at, created_at`

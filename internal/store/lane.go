@@ -42,7 +42,17 @@ const (
 	sendDueFor = ` AND (
 				e.status='sending' AND e.outcome=''
 				OR e.status='sending' AND e.outcome='unknown' AND e.repeats=0 AND e.unknown_since>@now@-60000
-				OR e.status='queued' AND NOT e.parked AND e.send_at<=@now@ AND e.expires_at>@now@) LIMIT 1) IS NULL`
+				OR e.status='queued' AND NOT e.parked AND e.send_at<=@now@ AND e.expires_at>@now@) LIMIT 1) IS NULL
+		AND (m.trails=0 OR (SELECT 1 FROM messages e WHERE e.seq=m.trails AND e.session_id<>m.session_id AND (` + holdsElsewhere + `)) IS NULL)`
+
+	// holdsElsewhere is true for a message e on another session that holds back m, which is to the same person and came
+	// later. There nobody may be who settles it, so that each of the reasons has its end: the lock of a claim that nobody
+	// took over, the first minute of an unknown outcome or of a retry that nobody makes, and for what waits to be moved two
+	// minutes. What is left is that both numbers are exhausted, and that m holds what e would need.
+	holdsElsewhere = `e.status='sending' AND e.outcome='' AND e.locked_until>@now@
+			OR e.status='sending' AND e.outcome='unknown' AND e.repeats=0 AND e.unknown_since>@now@-60000
+			OR e.status='queued' AND (e.hops>0 OR NOT e.parked) AND NOT e.exempt AND e.send_at<=@now@ AND e.expires_at>@now@
+				AND (e.attempts=0 OR e.hops>0 OR e.due_at>@now@-60000) AND m.due_at>@now@-120000`
 
 	// laneDue is true for a message m that its lane may send now. The partial index messages_lane serves
 	// it; its own condition is repeated word for word because SQLite recognises it only so. A repeat is

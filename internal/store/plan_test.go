@@ -97,6 +97,7 @@ type hotOperation struct {
 func hotOperations(t *testing.T, s *store.Store, l *lane) []hotOperation {
 	t.Helper()
 	ctx := t.Context()
+	other := l.more(1)[0]
 	n := 0
 	fresh := func() string { n++; return fmt.Sprint(5511800000000 + n) }
 	const somebody = "5511910000007"
@@ -156,6 +157,17 @@ func hotOperations(t *testing.T, s *store.Store, l *lane) []hotOperation {
 			}
 		}, false},
 		{"a message to somebody", func() { cancel(t, s, l.accept(somebody, "hello")) }, false},
+		{"a message to somebody who heard from another number", func() {
+			cancel(t, s, other.routed(somebody, "hello"))
+			m, waiting := l.accept(somebody, "waits there"), other.routed(somebody, "waits here")
+			_, err := s.NextInLane(ctx, other.sess.ID)
+			must(err)
+			if ok, err := other.tryClaim(other.term, waiting.ID, fleet.AttemptSend); ok || err != nil {
+				t.Fatalf("ClaimMessage = %v, %v, want false", ok, err)
+			}
+			cancel(t, s, m)
+			cancel(t, s, waiting)
+		}, false},
 		{"a message to somebody new", func() { cancel(t, s, l.accept(fresh(), "hello")) }, false},
 		{"a message that is resolved, claimed and sent", func() {
 			to := fresh()

@@ -108,7 +108,7 @@ type Move struct {
 func (s *Store) MoveMessage(ctx context.Context, m *fleet.Message, to Move) (moved bool, err error) {
 	err = s.InTx(ctx, func(ctx context.Context) error {
 		n, err := s.exec(ctx, `UPDATE messages SET session_id=$4, reservation=$5, ledger_generation=$6, opened=$7, parked=FALSE,
-				error_code='', error_detail=''
+				error_code='', error_detail='', trails=coalesce((`+lastElsewhere("messages.contact_key", "messages.org_id", "$4", "$2", " AND e.seq<messages.seq")+`), trails)
 			WHERE `+strayIs+` AND reservation='' AND (SELECT l.generation FROM ledger l WHERE l.name='ledger')=$6`,
 			m.Seq, m.SessionID, m.Attempts, to.To, to.Reservation, to.Generation, to.Opened)
 		if moved = n > 0; err != nil || !moved {
