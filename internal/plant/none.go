@@ -14,6 +14,7 @@ const (
 	LoseHeld    = false // a ledger that is made anew leaves out what is reserved and has not left
 	OldBucket   = false // a frame is counted when it was reserved and not when it left
 	NoLaneCap   = false // lanes don't count frames themselves
+	Overtake    = false // messages don't wait for earlier ones to the same person on other numbers
 	Overlap     = false // Signal sessions are stored whatever became of them since they were read
 )
 

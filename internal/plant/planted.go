@@ -22,6 +22,7 @@ var (
 	LoseHeld    = named("lose-held")
 	OldBucket   = named("old-bucket")
 	NoLaneCap   = named("no-lane-cap")
+	Overtake    = named("overtake")
 	Overlap     = named("overlap")
 )
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/ledger"
+	"github.com/wafleet/wafleet/internal/plant"
 	"github.com/wafleet/wafleet/internal/store"
 )
 
@@ -120,7 +121,7 @@ func (r *Router) Route(ctx context.Context, send Send) (Choice, error) {
 			won := f.candidates[answer.Winner]
 			c.Session, c.Reservation, c.Pinned = *won.session, answer.Reservation, answer.Pinned
 			c.NewChat, c.ChatStale = won.newChat, won.chatStale
-			c.Trails = trails(chats, won.session.ID, answer.Pinned)
+			c.Trails = trails(chats, won.session.ID, answer.Pinned) && !plant.Overtake
 			return c, nil
 		case ledger.Stale:
 			again = true

@@ -347,3 +347,32 @@ func TestRouteOnBothDatabases(t *testing.T) {
 		f.route("5511900000091", "org-a-02")
 	})
 }
+
+func TestAMessageTrailsWhereItsPersonMayHaveBeenWrittenToLast(t *testing.T) {
+	now := time.Now()
+	chat := func(session string, out time.Duration) fleet.Chat {
+		c := fleet.Chat{SessionID: fleet.SessionID(session)}
+		if out > 0 {
+			c.LastOutAt = now.Add(-out)
+		}
+		return c
+	}
+	for _, tc := range []struct {
+		name   string
+		chats  []fleet.Chat
+		pinned bool
+		want   bool
+	}{
+		{"a stranger", nil, false, false},
+		{"only the chosen number ever wrote", []fleet.Chat{chat("chosen", time.Minute)}, false, false},
+		{"they wrote to another number, which never answered", []fleet.Chat{chat("other", 0)}, false, false},
+		{"another number wrote and the pin has moved or ended", []fleet.Chat{chat("other", 30*24*time.Hour), chat("chosen", time.Minute)}, false, true},
+		{"another number wrote long ago, and the pin holds", []fleet.Chat{chat("other", 3*time.Hour), chat("chosen", time.Hour)}, true, false},
+		{"another number wrote as lately as an hour tells", []fleet.Chat{chat("other", 90*time.Minute), chat("chosen", time.Hour)}, true, true},
+		{"they wrote to the chosen number, which pinned it", []fleet.Chat{chat("other", 3*time.Hour), chat("chosen", 0)}, true, true},
+	} {
+		if got := trails(tc.chats, "chosen", tc.pinned); got != tc.want {
+			t.Errorf("%s: trails = %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}

@@ -119,9 +119,11 @@ func (w *world) checkArrived(messages []fleet.Message) {
 	}
 }
 
-// checkOrder: of two messages that one session sent to one person the earlier was seen first, unless it was repeated (a later
-// message does not wait for ever), the phone could not read it at first and asked for it again, or it was routed to this
-// session from another one, when the later one was accepted here already.
+// checkOrder: of two messages to one person the earlier was seen first, from whichever numbers they came, if it was accepted
+// before the later one was asked for. On one number that holds also for those that were asked for at the same time: in the
+// order in which they came to its lane. A later message does not wait for ever, though: not when the earlier one was
+// repeated, nor when the phone could not read it at first and asked for it again, nor for another number's after two minutes or
+// when that number tried in vain.
 func (w *world) checkOrder(messages []fleet.Message) {
 	retried := map[fleet.MessageID]bool{}
 	came := map[fleet.MessageID][2]int64{} // to its lane: behind which message, and as which of those that were routed there
@@ -142,6 +144,12 @@ func (w *world) checkOrder(messages []fleet.Message) {
 	}
 	w.must(rows.Err())
 	w.must(rows.Close())
+	began, answered := map[string]time.Time{}, map[string]time.Time{}
+	for _, c := range w.clients {
+		for _, o := range c.orders {
+			began[o.Key], answered[o.Key] = o.began, o.answered
+		}
+	}
 	for _, p := range w.people {
 		at := map[string]int{}
 		for i, r := range p.phone.Received() {
@@ -149,20 +157,36 @@ func (w *world) checkOrder(messages []fleet.Message) {
 				at[r.ID] = i
 			}
 		}
-		earlier := map[fleet.SessionID][]fleet.Message{}
+		var earlier []fleet.Message
 		for _, m := range messages {
 			if _, seen := at[m.WAID]; m.ContactKey != p.pn || !seen || m.Repeats > 0 || retried[m.ID] {
 				continue
 			}
-			for _, before := range earlier[m.SessionID] {
-				mine, others := came[m.ID], came[before.ID]
-				if slices.Compare(others[:], mine[:]) < 0 && at[before.WAID] > at[m.WAID] {
-					w.problem("%s saw %s %v %s before %s %v %s", p.name, m.ClientRef, mine, w.frames(m), before.ClientRef, others, w.frames(before))
+			for _, before := range earlier {
+				if at[before.WAID] < at[m.WAID] {
+					continue
 				}
+				mine, others := came[m.ID], came[before.ID]
+				done := answered[before.ClientRef]
+				switch {
+				case before.SessionID == m.SessionID && slices.Compare(others[:], mine[:]) < 0:
+				case done.IsZero() || !done.Before(began[m.ClientRef]): // asked for at the same time
+					continue
+				case before.Attempts > 1 && before.Hops == 0 || w.firstFrame(m).Sub(m.CreatedAt) >= 2*time.Minute:
+					continue
+				}
+				w.problem("%s saw %s %v %s before %s %v %s", p.name, m.ClientRef, mine, w.frames(m), before.ClientRef, others, w.frames(before))
 			}
-			earlier[m.SessionID] = append(earlier[m.SessionID], m)
+			earlier = append(earlier, m)
 		}
 	}
+}
+
+// firstFrame is when a message was first claimed.
+func (w *world) firstFrame(m fleet.Message) time.Time {
+	var at int64
+	w.must(w.st.DB().QueryRow(w.t.Context(), `SELECT at FROM attempts WHERE message_id=$1 ORDER BY n LIMIT 1`, m.ID).Scan(&at))
+	return time.UnixMilli(at)
 }
 
 // frames says how a message went out.

@@ -45,6 +45,18 @@ var faults = map[string]func(w *world, s step){
 		w.fault(s, func(f *wasim.Fault) { f.KeyFetch = s.number(0) })
 		w.later(s.duration(1), func() { w.fault(s, func(f *wasim.Fault) { f.KeyFetch = 0 }) })
 	},
+	"slow-keys": func(w *world, s step) { // a send waits between reading its Signal sessions and its claim
+		w.fault(s, func(f *wasim.Fault) { f.KeyLatency = s.duration(0) })
+		w.later(s.duration(1), func() { w.fault(s, func(f *wasim.Fault) { f.KeyLatency = 0 }) })
+	},
+	"forget": func(w *world, s step) { // the phone is set up anew
+		for _, p := range w.people {
+			if p.name == s.Actor {
+				p.phone.Forget(w.sessions[s.number(0)].pn)
+				w.count(s.Fault)
+			}
+		}
+	},
 	"ask-retry": func(w *world, s step) {
 		for _, p := range w.people {
 			if list := p.phone.Received(); p.name == s.Actor && len(list) > 0 && p.phone.AskRetry(list[len(list)-1].ID) == nil {

@@ -154,6 +154,8 @@ var menu = []struct {
 		return fmt.Sprintf("%d %ds", []int{503, 429, 406, -1}[r.IntN(4)], 5+r.IntN(30))
 	}},
 	{"ask-retry", 5, personNames, nil},
+	{"slow-keys", 3, sessionNames, func(r *rand.Rand) string { return fmt.Sprintf("%dms %ds", 200+r.IntN(6000), 10+r.IntN(40)) }},
+	{"forget", 4, personNames, func(r *rand.Rand) string { return fmt.Sprint(r.IntN(len(sessionNames))) }},
 
 	{"reset", 4, workerNames, nil},
 	{"black-hole", 3, workerNames, lasting(5, 60)},

@@ -46,6 +46,8 @@ type order struct {
 	ids           map[string]int // message ids that were answered
 	taken         bool           // the client has an answer
 	cancelled     bool           // and took it back
+	began         time.Time      // when it was asked for first
+	answered      time.Time      // when the first answer came; zero: none
 }
 
 // client is a program that uses the gateway. It repeats a request until it has an answer, at either API process.
@@ -82,7 +84,7 @@ func (c *client) run() {
 		to := c.w.people[c.r.IntN(len(c.w.people))]
 		o := &order{
 			Key: fmt.Sprintf("order-%d-%d", c.n, n), To: "+" + to.pn, Text: fmt.Sprintf("out %d %d", c.n, n),
-			TTL: 600, ids: map[string]int{},
+			TTL: 600, ids: map[string]int{}, began: time.Now(),
 		}
 		if c.r.IntN(5) == 0 {
 			o.TTL = 5 + c.r.IntN(60)
@@ -133,7 +135,9 @@ func (c *client) ask(o *order) bool {
 			c.w.problem("%s: the answer %s is not of this request", o.Key, answer)
 		}
 		o.ids[m.MessageID]++
-		o.taken = true
+		if !o.taken {
+			o.taken, o.answered = true, time.Now()
+		}
 		return true
 	case status == 0 || status >= 500 || status == http.StatusConflict:
 		return false

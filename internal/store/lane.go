@@ -42,7 +42,7 @@ const (
 	sendDueFor = ` AND (
 				e.status='sending' AND e.outcome=''
 				OR e.status='sending' AND e.outcome='unknown' AND e.repeats=0 AND e.unknown_since>@now@-60000
-				OR e.status='queued' AND NOT e.parked AND e.send_at<=@now@ AND e.expires_at>@now@) LIMIT 1) IS NULL
+				OR e.status='queued' AND (e.hops>0 OR NOT e.parked) AND e.send_at<=@now@ AND e.expires_at>@now@) LIMIT 1) IS NULL
 		AND (m.trails=0 OR (SELECT 1 FROM messages e WHERE e.seq=m.trails AND e.session_id<>m.session_id AND (` + holdsElsewhere + `)) IS NULL)`
 
 	// holdsElsewhere is true for a message e on another session that holds back m, which is to the same person and came
