@@ -43,12 +43,17 @@ const (
 				e.status='sending' AND e.outcome=''
 				OR e.status='sending' AND e.outcome='unknown' AND e.repeats=0 AND e.unknown_since>@now@-60000
 				OR e.status='queued' AND (e.hops>0 OR NOT e.parked) AND e.send_at<=@now@ AND e.expires_at>@now@) LIMIT 1) IS NULL
-		AND (m.trails=0 OR (SELECT 1 FROM messages e WHERE e.seq=m.trails AND e.session_id<>m.session_id AND (` + holdsElsewhere + `)) IS NULL)`
+		AND (m.trails=0 OR (SELECT 1 FROM messages e WHERE e.seq=m.trails AND e.session_id<>m.session_id AND (` + holdsElsewhere + `)) IS NULL
+			AND (SELECT 1 FROM chats c WHERE c.contact_key=m.contact_key AND c.session_id<>m.session_id AND c.last_out_at>0
+				AND (SELECT s.org_id FROM sessions s WHERE s.id=c.session_id)=m.org_id
+				AND (SELECT 1 FROM messages e WHERE e.session_id=c.session_id AND e.status IN ('queued', 'sending') AND e.seq<m.seq
+					AND e.contact_key=m.contact_key AND (` + holdsElsewhere + `) LIMIT 1) IS NOT NULL LIMIT 1) IS NULL)`
 
 	// holdsElsewhere is true for a message e on another session that holds back m, which is to the same person and came
-	// later. There nobody may be who settles it, so that each of the reasons has its end: the lock of a claim that nobody
-	// took over, the first minute of an unknown outcome or of a retry that nobody makes, and for what waits to be moved two
-	// minutes. What is left is that both numbers are exhausted, and that m holds what e would need.
+	// later. It is asked of the latest that was there when m was accepted, and once that has ended of those before it. There
+	// nobody may be who settles it, so each of the reasons has its end: the lock of a claim that nobody took over, the first
+	// minute of an unknown outcome or of a retry that nobody makes, and for what waits to be moved two minutes. What is left
+	// then is that both numbers are exhausted, and that m holds what e would need.
 	holdsElsewhere = `e.status='sending' AND e.outcome='' AND e.locked_until>@now@
 			OR e.status='sending' AND e.outcome='unknown' AND e.repeats=0 AND e.unknown_since>@now@-60000
 			OR e.status='queued' AND (e.hops>0 OR NOT e.parked) AND NOT e.exempt AND e.send_at<=@now@ AND e.expires_at>@now@

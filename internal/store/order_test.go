@@ -170,6 +170,27 @@ func TestAMessageThatIsMovedGoesBeforeOnesThatCameLater(t *testing.T) {
 	})
 }
 
+func TestTheLastOfThoseBeforeItMayEndFirst(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, s *store.Store) {
+		one := newLane(t, s, "org-a")
+		lanes := one.more(2)
+		two, three := lanes[0], lanes[1]
+		const somebody = "5511900000001"
+		a, b := one.routed(somebody, "a"), one.routed(somebody, "b")
+		c := three.routed(somebody, "c")
+		d := two.routed(somebody, "d")
+		cancel(t, s, c)
+		two.waits(d, "two on the first number")
+		cancel(t, s, b)
+		two.waits(d, "one on the first number")
+		one.claim(a.ID, fleet.AttemptSend)
+		two.waits(d, "its frame leaves")
+		one.record(store.Result{ID: a.ID, Outcome: fleet.OutcomeSent})
+		two.wantNext(&d)
+		two.claim(d.ID, fleet.AttemptSend)
+	})
+}
+
 func TestAMessageGoesTwoMinutesAfterItsTimeAtTheLatest(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		one := newLane(t, s, "org-a")
