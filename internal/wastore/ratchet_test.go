@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	wmstore "go.mau.fi/whatsmeow/store"
+
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/store"
 	"github.com/wafleet/wafleet/internal/store/storetest"
@@ -80,42 +82,65 @@ func TestAClaimWaitsForADecryptionThatIsUnderWay(t *testing.T) {
 	phone := otherLID.SignalAddress().String()
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		w := newWorld(t, s)
-		o := w.fence(t)
-		d := o.device(t)
-		if err := d.Sessions.PutSession(o.generation, phone, []byte("zero")); err != nil {
-			t.Fatal(err)
-		}
-		var asked atomic.Bool
-		ctx, watch := o.BeginSend(o.generation, otherLID.String(), func(context.Context, any) error {
-			asked.Store(true)
-			return wastore.ErrWithdrawn
-		})
-		defer watch.End()
-		sent := make(chan error, 1)
-		err := d.EventBuffer.DoDecryptionTxn(o.generation, func(dctx context.Context) error {
-			if _, err := d.Sessions.GetSession(dctx, phone); err != nil {
-				return err
+		for name, change := range map[string]func(d *wmstore.Device, dctx context.Context) error{
+			"it stores a session": func(d *wmstore.Device, dctx context.Context) error {
+				return d.Sessions.PutSession(dctx, phone, []byte("decrypted"))
+			},
+			"it deletes all": func(d *wmstore.Device, dctx context.Context) error {
+				return d.Sessions.DeleteAllSessions(dctx, otherLID.SignalAddressUser())
+			},
+		} {
+			for _, written := range []bool{false, true} { // by the decryption, before the send reads what is committed
+				t.Run(fmt.Sprintf("%s, before the send reads: %v", name, written), func(t *testing.T) {
+					o := w.fence(t)
+					d := o.device(t)
+					if err := d.Sessions.PutSession(o.generation, phone, []byte("zero")); err != nil {
+						t.Fatal(err)
+					}
+					var asked atomic.Bool
+					ctx, watch := o.BeginSend(o.generation, otherLID.String(), func(context.Context, any) error {
+						asked.Store(true)
+						return wastore.ErrWithdrawn
+					})
+					defer watch.End()
+					sent := make(chan error, 1)
+					err := d.EventBuffer.DoDecryptionTxn(o.generation, func(dctx context.Context) error {
+						if _, err := d.Sessions.GetSession(dctx, phone); err != nil {
+							return err
+						}
+						if written {
+							if err := change(d, dctx); err != nil {
+								return err
+							}
+						}
+						if _, err := d.Sessions.GetManySessions(ctx, []string{phone}); err != nil {
+							return err
+						}
+						go func() {
+							sent <- d.Sessions.PutManySessions(ctx, map[string][]byte{phone: []byte("encrypted")})
+						}()
+						for wastore.WaitingForTheTurn(d) == 0 && !asked.Load() {
+							runtime.Gosched()
+						}
+						if asked.Load() {
+							t.Error("a claim was asked for while a decryption had read the session")
+						}
+						if written {
+							return nil
+						}
+						return change(d, dctx)
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := <-sent; !errors.Is(err, wastore.ErrOverlap) {
+						t.Errorf("PutManySessions after the decryption = %v, want ErrOverlap", err)
+					}
+					if got, err := d.Sessions.GetSession(o.generation, phone); err != nil || string(got) == "zero" || string(got) == "encrypted" {
+						t.Errorf("GetSession = %q, %v, want what the decryption left", got, err)
+					}
+				})
 			}
-			if _, err := d.Sessions.GetManySessions(ctx, []string{phone}); err != nil {
-				return err
-			}
-			go func() { sent <- d.Sessions.PutManySessions(ctx, map[string][]byte{phone: []byte("encrypted")}) }()
-			for wastore.WaitingForTheTurn(d) == 0 && !asked.Load() {
-				runtime.Gosched()
-			}
-			if asked.Load() {
-				t.Error("a claim was asked for while a decryption had read the session")
-			}
-			return d.Sessions.PutSession(dctx, phone, []byte("decrypted"))
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := <-sent; !errors.Is(err, wastore.ErrOverlap) {
-			t.Errorf("PutManySessions after the decryption = %v, want ErrOverlap", err)
-		}
-		if got, err := d.Sessions.GetSession(o.generation, phone); err != nil || string(got) != "decrypted" {
-			t.Errorf("GetSession = %q, %v, want what was decrypted", got, err)
 		}
 	})
 }

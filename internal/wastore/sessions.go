@@ -43,11 +43,15 @@ func (s *deviceStore) PutSession(ctx context.Context, address string, session []
 	if err := s.f.write(ctx, putSession, s.jid, address, session); err != nil {
 		return err
 	}
-	s.f.committed(ctx, func() { s.sessions.changed(address, session, version) })
+	s.f.committed(ctx, func() {
+		s.move(ctx, address)
+		s.sessions.changed(address, session, version)
+	})
 	return nil
 }
 
-// move raises the version of a session that is about to be changed, or of all of them if it names none.
+// move raises the version of a session, or of all of them if it names none: when it is about to be changed, and when the
+// change is committed. Whoever reads in between has what was there before, and may not store what they make of it.
 func (s *deviceStore) move(ctx context.Context, addresses ...string) {
 	w := s.f.sendOf(ctx)
 	var own []string // read by this send, and by nobody changed since
@@ -113,7 +117,10 @@ func (s *deviceStore) putMany(ctx context.Context, sessions map[string][]byte) e
 	if err := s.f.writeText(ctx, write.text(), write.args()); err != nil {
 		return err
 	}
-	s.f.committed(ctx, write.believe)
+	s.f.committed(ctx, func() {
+		s.move(ctx, addresses...)
+		write.believe()
+	})
 	return nil
 }
 
@@ -155,6 +162,7 @@ func (w *sessionWrite) believe() { w.s.sessions.allChanged(w.values, w.version) 
 // Settled implements store.Keys. What came of it is known to the cache before it is known to the sender, who may have
 // left meanwhile.
 func (w *sessionWrite) Settled(committed bool) {
+	w.s.ratchet.changed(slices.Collect(maps.Keys(w.values))...)
 	if committed {
 		w.believe()
 	} else {
@@ -407,6 +415,9 @@ func (s *deviceStore) dropSessions(ctx context.Context, fn func(ctx context.Cont
 	if err := s.f.do(ctx, fn); err != nil {
 		return err
 	}
-	s.f.committed(ctx, s.sessions.clear)
+	s.f.committed(ctx, func() {
+		s.move(ctx, addresses...)
+		s.sessions.clear()
+	})
 	return nil
 }
