@@ -233,6 +233,22 @@ func TestRevocationReachesOtherProcessesByNudgeAndWithoutItInASecond(t *testing.
 		if _, err := far.Authenticate(t.Context(), secret.Reveal()); !errors.Is(err, auth.ErrUnauthorized) {
 			t.Errorf("a second later, without a nudge, Authenticate = %v, want ErrUnauthorized", err)
 		}
+
+		// What goes with a key reaches them the same way.
+		secret, key = f.create(t, auth.NewKey{Org: "org-a"})
+		limited := func(want int64) {
+			t.Helper()
+			if p, err := far.Authenticate(t.Context(), secret.Reveal()); err != nil || p.Requests != want {
+				t.Errorf("Authenticate = %d requests a minute, %v, want %d", p.Requests, err, want)
+			}
+		}
+		limited(0)
+		perMinute := int64(60)
+		if _, err := f.store.UpdateProject(t.Context(), "org-a", key.ProjectID, store.ProjectChange{Requests: &perMinute}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second + time.Millisecond)
+		limited(60)
 	})
 }
 

@@ -14,7 +14,8 @@
 //   - a key is never logged, stored or put into an error; its first characters (Prefix) are
 //   - malformed, unknown and revoked keys get one and the same ErrUnauthorized
 //   - a key counts as valid for at most 10 s after it was last checked against its row, and for at most
-//     a second once it was revoked, also when the nudge that tells of it is lost
+//     a second and the time of one look once it was revoked, also when the nudge that tells of it is lost;
+//     10 s while the database can't be asked
 //
 // Lifecycle: New, then Run while the process serves; Run ends with its context. Without Run the
 // cache still forgets after 10 s.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/wafleet/wafleet/internal/auth"
+	"github.com/wafleet/wafleet/internal/fleet"
 )
 
 // channelsPath is what connectors of other makes ask for the sessions that should be connected.
@@ -30,7 +31,7 @@ func (pr *process) channels(w http.ResponseWriter, r *http.Request) {
 	case err == nil:
 		ids, err := pr.store.ActiveSessions(r.Context())
 		if err == nil {
-			writeJSON(w, http.StatusOK, map[string]any{"channels": ids})
+			writeJSON(w, http.StatusOK, map[string]any{"channels": append([]fleet.SessionID{}, ids...)})
 			return
 		}
 		pr.log.WarnContext(r.Context(), "could not list active channels", slog.Any("err", err))

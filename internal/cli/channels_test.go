@@ -32,6 +32,9 @@ func TestActiveChannelsAreToldToAdminsOnTheOpsListener(t *testing.T) {
 		}
 		return out
 	}
+	if status, body := get(t, ops+channelsPath, admin); status != http.StatusOK || strings.TrimSpace(body) != `{"channels":[]}` {
+		t.Errorf("without sessions: %d %s, want an empty list", status, body)
+	}
 	post("/api/admin/organizations", `{"orgId":"org-a","label":"A"}`)
 	var slugs []string
 	for range 3 {
@@ -39,7 +42,8 @@ func TestActiveChannelsAreToldToAdminsOnTheOpsListener(t *testing.T) {
 	}
 	post("/api/admin/sessions/"+slugs[1]+"/stop", `{}`)
 
-	for key, want := range map[string]int{"": http.StatusUnauthorized, "wfa_nonsense": http.StatusUnauthorized, admin: http.StatusOK} {
+	consumer, _ := post("/api/admin/keys", `{"orgId":"org-a"}`)["key"].(string)
+	for key, want := range map[string]int{consumer: http.StatusForbidden, "": http.StatusUnauthorized, "wfa_nonsense": http.StatusUnauthorized, admin: http.StatusOK} {
 		status, body := get(t, ops+channelsPath, key)
 		if status != want {
 			t.Errorf("with a key of %d characters: %d %s, want %d", len(key), status, body, want)

@@ -1,10 +1,12 @@
 package httpapi
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/wafleet/wafleet/internal/auth"
 	"github.com/wafleet/wafleet/internal/fleet"
@@ -14,6 +16,7 @@ import (
 const (
 	adminPrefix    = "/api/admin/"
 	consumerPrefix = "/api/v1/"
+	sendPath       = consumerPrefix + "messages"
 )
 
 var (
@@ -54,24 +57,29 @@ func (d *deps) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// admit lets a request past that the limits on requests have room for, and says in its headers what is left of them; a
-// send's headers are about what its numbers have left. A ledger that can't be asked holds nobody up: a send asks it again.
+// admitTime bounds what asking for room for a request may cost it.
+const admitTime = 200 * time.Millisecond
+
+// admit lets a request past that the limits on requests have room for, and says in its headers what is left of its project's:
+// what is left for all together is nobody's business. A send's headers are about what its numbers have left. A ledger that
+// does not answer keeps nobody out: a send asks it again.
 func (d *deps) admit(w http.ResponseWriter, r *http.Request, p fleet.Principal) bool {
-	a, err := d.outbound.Admit(r.Context(), p)
+	ctx, cancel := context.WithTimeout(r.Context(), admitTime)
+	defer cancel()
+	a, err := d.outbound.Admit(ctx, p)
 	if err != nil {
 		d.log.DebugContext(r.Context(), "request not counted", slog.Any("err", err))
 		return true
 	}
-	if a.Limit == 0 {
-		return true
+	if a.Limit > 0 && (a.Wait > 0 || r.Method != http.MethodPost || r.URL.Path != sendPath) {
+		w.Header().Set("RateLimit-Limit", strconv.FormatInt(a.Limit, 10))
+		w.Header().Set("RateLimit-Remaining", strconv.Itoa(a.Left))
 	}
-	w.Header().Set("RateLimit-Limit", strconv.FormatInt(a.Limit, 10))
 	if a.Wait > 0 {
 		writeProblem(w, r, problemFor(&fleet.CodedError{
 			Code: "API_RATE_LIMITED", Detail: "requests come faster than the limit allows", RetryAfter: a.Wait, Err: fleet.ErrLimited,
 		}))
 		return false
 	}
-	w.Header().Set("RateLimit-Remaining", strconv.Itoa(a.Left))
 	return true
 }

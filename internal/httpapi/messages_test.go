@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/wafleet/wafleet/internal/auth"
 	"github.com/wafleet/wafleet/internal/bus"
 	"github.com/wafleet/wafleet/internal/fleet"
 	"github.com/wafleet/wafleet/internal/store"
@@ -428,9 +429,10 @@ func TestCancelAnswersWithTheCancelledMessage(t *testing.T) {
 	}
 }
 
-func TestRequestsAreLimitedPerProjectAndOverAllOrganizations(t *testing.T) {
+func TestRequestsAreLimitedPerProjectAndToldOf(t *testing.T) {
 	f := newSender(t, storetest.SQLite(t))
 	f.connect("org-a", fleet.ObservedConnected)
+	f.sql(`UPDATE sessions SET budget_minute=1`)
 	project := f.do("admin", "GET", "/api/admin/organizations/org-a/projects", nil).json()["items"].([]any)[0].(map[string]any)["projectId"].(string)
 	change := func(perMinute int) {
 		t.Helper()
@@ -452,8 +454,8 @@ func TestRequestsAreLimitedPerProjectAndOverAllOrganizations(t *testing.T) {
 			t.Errorf("refusal = %s %v, want a code and a time", a.body, a.header)
 		}
 	}
-	if a := f.do("org-a", "POST", "/api/v1/messages", text("hello")); a.status != 429 {
-		t.Errorf("a send beyond the limit on requests = %d, want 429", a.status)
+	if a := f.do("org-a", "POST", "/api/v1/messages", text("hello")); a.status != 429 || a.json()["code"] != "API_RATE_LIMITED" {
+		t.Errorf("a send beyond the limit on requests = %d %s, want 429", a.status, a.body)
 	}
 	for range 5 {
 		if a := f.do("org-b", "GET", "/api/v1/messages", nil); a.status != 200 || a.header.Get("RateLimit-Limit") != "" {
@@ -461,6 +463,14 @@ func TestRequestsAreLimitedPerProjectAndOverAllOrganizations(t *testing.T) {
 		}
 		if a := f.do("admin", "GET", "/api/admin/organizations", nil); a.status != 200 {
 			t.Errorf("an operator = %d, want never to be limited", a.status)
+		}
+	}
+	change(100)
+	f.mint("again", auth.NewKey{Org: "org-a"}) // no process has kept what goes with this one
+	for i, want := range []int{202, 429} {
+		a := f.do("again", "POST", "/api/v1/messages", text("hello"))
+		if got := a.header.Values("RateLimit-Limit"); a.status != want || !slices.Equal(got, []string{"1"}) {
+			t.Errorf("send %d = %d with limits %q, want %d and that of the numbers alone", i+1, a.status, got, want)
 		}
 	}
 }

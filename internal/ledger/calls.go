@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"math"
 	"time"
 )
 
@@ -16,7 +15,7 @@ type CallLimit struct {
 // Admission is whether a request may go on.
 type Admission struct {
 	Wait time.Duration // 0: it may; else until all of its limits have room
-	Left int           // requests that may follow at once, under the closest limit
+	Left int           // requests that may follow at once under the first limit
 }
 
 // Admit implements Ledger.
@@ -31,7 +30,6 @@ func (m *Memory) Admit(_ context.Context, limits ...CallLimit) (Admission, error
 	}
 	now := m.now()
 	var wait int64
-	left := math.Inf(1)
 	levels := make([]float64, len(limits))
 	for i, l := range limits {
 		levels[i] = l.Rate.Burst // a bucket that nobody took from is full
@@ -39,7 +37,6 @@ func (m *Memory) Admit(_ context.Context, limits ...CallLimit) (Admission, error
 			levels[i] = b.now(now, l.Rate)
 		}
 		wait = max(wait, lacks(levels[i], l.Rate))
-		left = min(left, levels[i])
 	}
 	if wait > 0 {
 		return Admission{Wait: time.Duration(wait) * time.Millisecond}, nil
@@ -47,7 +44,7 @@ func (m *Memory) Admit(_ context.Context, limits ...CallLimit) (Admission, error
 	for i, l := range limits {
 		m.calls[l.Name] = bucket{levels[i] - 1, now, l.Rate}
 	}
-	return Admission{Left: int(left - 1)}, nil
+	return Admission{Left: int(levels[0] - 1)}, nil
 }
 
 // Admit implements Ledger.
@@ -59,7 +56,7 @@ func (l *Redis) Admit(ctx context.Context, limits ...CallLimit) (Admission, erro
 	for _, c := range limits {
 		args = append(args, c.Name, number(c.Rate.PerSecond), number(c.Rate.Burst))
 	}
-	got, err := l.call(ctx, "admit", args...)
+	got, err := l.do(ctx, "admit", args...) // a request does not wait for a rebuild
 	if err != nil {
 		return Admission{}, err
 	}

@@ -127,7 +127,7 @@ func testLimits(run runner) {
 		admit(Admission{Left: 1}, one, all)
 		admit(Admission{Left: 0}, one, all)
 		admit(Admission{Wait: time.Second}, one, all)
-		admit(Admission{Left: 0}, two, all) // the refusal took nothing of it
+		admit(Admission{Left: 9}, two, all) // the refusal took nothing of it
 		admit(Admission{Wait: 500 * time.Millisecond}, two, all)
 		f.advance(250 * time.Millisecond)
 		admit(Admission{Wait: 750 * time.Millisecond}, one, all)

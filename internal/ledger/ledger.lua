@@ -53,7 +53,7 @@ elseif op == 'version' or op == 'bump' then
   end
   return {'version', v}
 elseif op == 'admit' then -- in threes: name, rate, burst
-  local wait, left, levels = 0, math.huge, {}
+  local wait, levels = 0, {}
   for i = 3, #ARGV, 3 do
     local rate, burst = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
     local l, v = burst, call('GET', P .. 'wa:calls:' .. ARGV[i])
@@ -62,7 +62,6 @@ elseif op == 'admit' then -- in threes: name, rate, burst
       l = min(burst, was + max(0, now - at) * rate / 1000)
     end
     if l < 1 then wait = max(wait, math.ceil((1 - l) * 1000 / rate)) end
-    left = min(left, l)
     levels[i] = l
   end
   if wait > 0 then return {'full', wait, 0} end
@@ -70,7 +69,7 @@ elseif op == 'admit' then -- in threes: name, rate, burst
     local full = math.ceil(ARGV[i + 2] * 1000 / ARGV[i + 1]) -- ms until it is full whatever was taken
     call('SET', P .. 'wa:calls:' .. ARGV[i], string.format('%.17g %.0f', levels[i] - 1, now), 'PX', full + 1000)
   end
-  return {'admitted', 0, floor(left - 1)}
+  return {'admitted', 0, floor(levels[3] - 1)}
 end
 
 local marker, configured, pinnedTo

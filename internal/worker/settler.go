@@ -90,7 +90,7 @@ func (s *settler) run(ctx context.Context) {
 	for {
 		for more := true; more; {
 			settled, _ := s.settle(ctx)
-			more = s.pinNext(ctx) || settled
+			more = (s.pinNext(ctx) || settled) && ctx.Err() == nil
 		}
 		select {
 		case <-s.wake:

@@ -70,6 +70,11 @@ func run(ctx context.Context) (ok bool, err error) {
 	}
 	t.rand = rand.New(rand.NewPCG(uint64(seed), 0)) //nolint:gosec // chooses moments
 	wanted := strings.Fields(os.Getenv("PHASES"))
+	for _, name := range wanted {
+		if !slices.ContainsFunc(phases, func(p phase) bool { return p.name == name }) {
+			return false, fmt.Errorf("PHASES: there is no phase %q", name)
+		}
+	}
 	dir, remove, err := cluster.Folder("crash")
 	if err != nil {
 		return false, err
