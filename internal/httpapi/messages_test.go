@@ -465,7 +465,7 @@ func TestRequestsAreLimitedPerProjectAndToldOf(t *testing.T) {
 			t.Errorf("an operator = %d, want never to be limited", a.status)
 		}
 	}
-	change(1_000_000) // refills within a millisecond
+	change(1_000_000)                          // refills within a millisecond
 	f.mint("again", auth.NewKey{Org: "org-a"}) // no process has kept what goes with this one
 	for i, want := range []int{202, 429} {
 		a := f.do("again", "POST", "/api/v1/messages", text("hello"))
