@@ -66,6 +66,16 @@ crash: ## kill -9 of every process in a storm, KILLS (50) moments, then planted 
 	@scripts/need postgres redis
 	@$(GO) run ./trials/crash
 
+.PHONY: failover
+failover: ## kill -9 and stop a worker of SESSIONS (200), start all at once: how soon everything is connected elsewhere (docs/trials.md)
+	@scripts/need postgres redis
+	@$(GO) run ./trials/failover
+
+.PHONY: rolling
+rolling: ## Restart all workers under 50 messages a second each way, go from one shard to two and back, lose a shard's worker (PARTS, SESSIONS, RATE)
+	@scripts/need postgres redis
+	@$(GO) run ./trials/rolling
+
 .PHONY: stale
 stale: ## Freeze a worker until another owns its sessions, wake it, then the same with planted bugs (RUNS; docs/trials.md)
 	@scripts/need postgres redis

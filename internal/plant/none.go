@@ -15,6 +15,7 @@ const (
 	OldBucket   = false // a frame is counted when it was reserved and not when it left
 	NoLaneCap   = false // lanes don't count frames themselves
 	Overtake    = false // messages don't wait for earlier ones to the same person on other numbers
+	NoRelease   = false // a worker that stops keeps its leases until they run out
 	Overlap     = false // Signal sessions are stored whatever became of them since they were read
 )
 

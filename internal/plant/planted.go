@@ -23,6 +23,7 @@ var (
 	OldBucket   = named("old-bucket")
 	NoLaneCap   = named("no-lane-cap")
 	Overtake    = named("overtake")
+	NoRelease   = named("no-release")
 	Overlap     = named("overlap")
 )
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 )
 
@@ -164,3 +165,64 @@ func rows[T any](ctx context.Context, c *Cluster, query string, read func(scan f
 	}
 	return all, found.Err()
 }
+
+// Stream is traffic at a rate in both directions, over all numbers in turn, that goes on until it is told to end. Unlike a
+// Storm it doesn't wait for answers before it goes on.
+type Stream struct {
+	stop chan struct{}
+	done chan error
+
+	Texts int           // each way, when it has ended
+	Took  time.Duration // from its first text to its last
+}
+
+// Stream starts one of so many texts a second each way. topic makes them unique.
+func (c *Cluster) Stream(ctx context.Context, topic string, perSecond int) *Stream {
+	s := &Stream{stop: make(chan struct{}), done: make(chan error, 1)}
+	go func() {
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		var errs []error
+		say := func(err error) {
+			if err != nil {
+				mu.Lock()
+				errs = append(errs, err)
+				mu.Unlock()
+			}
+		}
+		began := time.Now()
+		tick := time.NewTicker(time.Second / time.Duration(perSecond))
+		defer tick.Stop()
+		for running := true; running; {
+			select {
+			case <-s.stop:
+				running = false
+			case <-ctx.Done():
+				running = false
+			case <-tick.C:
+				// A ticker drops what a busy machine is too late for, so it is the clock that says how many are due.
+				for due := int(time.Since(began).Seconds() * float64(perSecond)); s.Texts < due; s.Texts++ {
+					n, i := c.Numbers[s.Texts%len(c.Numbers)], s.Texts
+					all.Go(func() {
+						_, _, err := c.Send(ctx, n, fmt.Sprintf("%s %d to %s", topic, i, n.Person))
+						say(err)
+					})
+					all.Go(func() { say(c.Say(ctx, n, fmt.Sprintf("%s %d from %s", topic, i, n.Person))) })
+				}
+			}
+		}
+		s.Took = time.Since(began)
+		all.Wait()
+		s.done <- errors.Join(errs...)
+	}()
+	return s
+}
+
+// End ends the stream and waits until what was begun is accepted.
+func (s *Stream) End() error {
+	close(s.stop)
+	return <-s.done
+}
+
+// Rate is how many texts a second there were each way.
+func (s *Stream) Rate() float64 { return float64(s.Texts) / s.Took.Seconds() }
