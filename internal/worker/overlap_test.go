@@ -9,8 +9,9 @@ import (
 	"github.com/wafleet/wafleet/internal/wasim"
 )
 
-// Keys take so long in these tests: a send waits between reading the sessions it encrypts with and its claim.
-const slowKeys = 10 * time.Second
+// Keys take so long in these tests: a send waits between reading the sessions it encrypts with and its claim. It may wait
+// twice, which has to fit into its deadline.
+const slowKeys = 6 * time.Second
 
 func TestASendThatCrossesAnIncomingPreKeyMessageLeavesBothSidesReadable(t *testing.T) {
 	t.Run("the first message each way", func(t *testing.T) {
