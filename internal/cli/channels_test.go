@@ -25,7 +25,7 @@ func TestActiveChannelsAreToldToAdminsOnTheOpsListener(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer resp.Body.Close() //nolint:errcheck // it is read
+		defer resp.Body.Close()
 		var out map[string]any
 		if err := json.NewDecoder(resp.Body).Decode(&out); err != nil || resp.StatusCode >= 300 {
 			t.Fatalf("POST %s = %d %v, %v", path, resp.StatusCode, out, err)
@@ -38,7 +38,7 @@ func TestActiveChannelsAreToldToAdminsOnTheOpsListener(t *testing.T) {
 	post("/api/admin/organizations", `{"orgId":"org-a","label":"A"}`)
 	var slugs []string
 	for range 3 {
-		slugs = append(slugs, post("/api/admin/sessions", `{"orgId":"org-a"}`)["sessionId"].(string)) //nolint:errcheck,forcetypeassert // a test
+		slugs = append(slugs, post("/api/admin/sessions", `{"orgId":"org-a"}`)["sessionId"].(string)) //nolint:forcetypeassert // a test
 	}
 	post("/api/admin/sessions/"+slugs[1]+"/stop", `{}`)
 

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // Service is one of wafleet's services in a compose file.
@@ -19,6 +22,16 @@ type Service struct {
 	Command  []string          // arguments of the binary
 	Settings map[string]string // its environment, with variables filled in
 	Replicas int
+}
+
+// composeFile is what counts here of a compose file.
+type composeFile struct {
+	Services map[string]struct {
+		Image       string
+		Command     []string
+		Environment map[string]string
+		Deploy      struct{ Replicas int }
+	}
 }
 
 // variable is ${NAME} or ${NAME:?what is missing}.
@@ -31,28 +44,23 @@ func ReadCompose(path string, vars map[string]string) ([]Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := parseYAML(string(raw))
-	if err != nil {
+	var file composeFile
+	if err := yaml.Unmarshal(raw, &file); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	all, ok := file["services"].(map[string]any)
-	if !ok {
+	if len(file.Services) == 0 {
 		return nil, fmt.Errorf("%s has no services", path)
 	}
 	var out []Service
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		m, _ := all[name].(map[string]any)
-		if m["image"] != "wafleet" {
+	for _, name := range slices.Sorted(maps.Keys(file.Services)) {
+		m := file.Services[name]
+		if m.Image != "wafleet" {
 			continue
 		}
-		s := Service{Name: name, Settings: map[string]string{}, Replicas: 1}
-		for _, word := range listOf(m["command"]) {
-			s.Command = append(s.Command, fmt.Sprint(word))
-		}
-		settings, _ := m["environment"].(map[string]any)
-		for key, v := range settings {
-			s.Settings[key] = variable.ReplaceAllStringFunc(fmt.Sprint(v), func(found string) string {
+		s := Service{Name: name, Command: m.Command, Settings: map[string]string{}, Replicas: cmp.Or(m.Deploy.Replicas, 1)}
+		for key, v := range m.Environment {
+			s.Settings[key] = variable.ReplaceAllStringFunc(v, func(found string) string {
 				value, ok := vars[variable.FindStringSubmatch(found)[1]]
 				if !ok {
 					errs = append(errs, fmt.Errorf("%s of %s needs %s", key, name, found))
@@ -60,17 +68,10 @@ func ReadCompose(path string, vars map[string]string) ([]Service, error) {
 				return value
 			})
 		}
-		if deploy, ok := m["deploy"].(map[string]any); ok && deploy["replicas"] != nil {
-			if s.Replicas, err = strconv.Atoi(fmt.Sprint(deploy["replicas"])); err != nil {
-				errs = append(errs, fmt.Errorf("replicas of %s: %w", name, err))
-			}
-		}
 		out = append(out, s)
 	}
 	return out, errors.Join(errs...)
 }
-
-func listOf(v any) []any { l, _ := v.([]any); return l }
 
 // ComposeFile is deploy/compose.yml of this module.
 func ComposeFile(ctx context.Context) (string, error) {
