@@ -52,6 +52,9 @@ func ParseRecipient(in string) (Recipient, error) {
 			return bad("has characters other than digits before @")
 		}
 	} else {
+		if strings.HasPrefix(user, "(") {
+			return bad("looks like a number without its country code: write it with + and country code, such as +5511900000001")
+		}
 		user = strings.TrimPrefix(user, "+")
 		user = strings.Map(func(r rune) rune {
 			switch r {

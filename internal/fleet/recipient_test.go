@@ -80,6 +80,7 @@ func TestParseRecipientRefuses(t *testing.T) {
 		"a word":                         "somebody",
 		"digits and letters":             "55119a0000001",
 		"a number with trunk zero":       "011900000001",
+		"one that begins with its area":  "(11) 90000-0001",
 		"too few digits":                 "123456",
 		"too many digits":                "1234567890123456",
 		"two plus signs":                 "++5511900000001",

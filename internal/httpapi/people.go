@@ -59,6 +59,13 @@ func (b *PeopleChange) change() (func(*fleet.PeopleRules), error) {
 				}
 			}
 		}
+		for meant, list := range map[fleet.Consent][]string{fleet.ConsentStop: k.Stop, fleet.ConsentStart: k.Start} {
+			for _, word := range list {
+				if keyword.Match(word, set) != meant {
+					return nil, invalid("KEYWORDS_INVALID", "keywords."+lang, fmt.Sprintf("has %q as %s, and it means the other already: in a list here, by default, or as STOP and START always do", word, meant))
+				}
+			}
+		}
 	}
 	return func(rules *fleet.PeopleRules) {
 		if b.Region != nil {

@@ -136,6 +136,9 @@ func TestAnOrganizationsRulesAboutPeopleAreChangedOneByOne(t *testing.T) {
 		{`{"region":"Brazil"}`, "REGION_INVALID"},
 		{`{"keywords":{"Portuguese":{"stop":[],"start":[]}}}`, "KEYWORDS_INVALID"},
 		{`{"keywords":{"pt":{"stop":["!!!"],"start":[]}}}`, "KEYWORDS_INVALID"},
+		{`{"keywords":{"de":{"stop":["A","START"],"start":[]}}}`, "KEYWORDS_INVALID"},
+		{`{"keywords":{"de":{"stop":["A"],"start":["a"]}}}`, "KEYWORDS_INVALID"},
+		{`{"keywords":{"de":{"stop":[],"start":["Sair"]}}}`, "KEYWORDS_INVALID"},
 		{`{"optOutConfirmation":"` + strings.Repeat("a", 4097) + `"}`, "CONFIRMATION_INVALID"},
 	} {
 		f.do("admin", "PATCH", "/api/admin/organizations/org-a", tc[0]).wantProblem(tc[0][:15], http.StatusUnprocessableEntity, tc[1])

@@ -76,6 +76,9 @@ func Match(text string, set map[string]fleet.Keywords) fleet.Consent {
 		}
 	}
 	check(always)
+	if result != fleet.ConsentNone { // whatever else an organization calls by these words
+		return result
+	}
 	for _, k := range Effective(set) {
 		check(k)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 func TestOnlyAWholeMessageIsAKeyword(t *testing.T) {
-	own := map[string]fleet.Keywords{"de": {Stop: []string{"Abmelden"}, Start: []string{"Anmelden"}}, "fr": {}}
+	own := map[string]fleet.Keywords{"de": {Stop: []string{"Abmelden", "Start"}, Start: []string{"Anmelden"}}, "fr": {}}
 	for _, tc := range []struct {
 		text string
 		want fleet.Consent
@@ -27,7 +27,7 @@ func TestOnlyAWholeMessageIsAKeyword(t *testing.T) {
 		{"ＳＡＩＲ", fleet.ConsentStop},
 		{"Baja", fleet.ConsentStop},
 		{"abmelden", fleet.ConsentStop},
-		{"START", fleet.ConsentStart},
+		{"START", fleet.ConsentStart}, // also where a list says otherwise
 		{"#voltar", fleet.ConsentStart},
 		{"Anmelden 🙂", fleet.ConsentStart},
 		{"please stop by at 5", fleet.ConsentNone},

@@ -140,3 +140,32 @@ func (w *world) reclaim() fleet.Term {
 	w.connect(fleet.ObservedConnected)
 	return terms[0]
 }
+
+func TestTheLimitsOfANewProjectHoldFromItsFirstSend(t *testing.T) {
+	for _, later := range []bool{false, true} {
+		t.Run(fmt.Sprintf("for later: %v", later), func(t *testing.T) {
+			w := newWorld(t, storetest.SQLite(t))
+			if _, err := w.o.Capacity(t.Context(), "org-a"); err != nil { // its router knows the organization without the project
+				t.Fatal(err)
+			}
+			p, err := w.s.CreateProject(t.Context(), fleet.Project{OrgID: "org-a", Name: "new", Entitlements: fleet.Entitlements{MonthlyQuota: 2}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := request(func(r *Request) {
+				r.Project = p.ID
+				if later {
+					r.SendAt = time.Now().Add(time.Hour)
+				}
+			})
+			for i := range 4 {
+				switch _, err := w.o.Accept(t.Context(), r); {
+				case i < 2 && err != nil:
+					t.Errorf("Accept within the quota = %v", err)
+				case i >= 2:
+					wantCode(t, err, "QUOTA_EXCEEDED")
+				}
+			}
+		})
+	}
+}

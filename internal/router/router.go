@@ -102,6 +102,10 @@ func (r *Router) Route(ctx context.Context, send Send) (Choice, error) {
 		if err != nil {
 			return Choice{}, fmt.Errorf("route for %s: %w", send.Org, err)
 		}
+		if !fresh && snap.lacks(send) {
+			again = true
+			continue
+		}
 		now := time.Now()
 		f := snap.field(now, send, chats, r.warmFor)
 		if len(f.candidates) == 0 {
@@ -160,9 +164,12 @@ var errChanging = &fleet.CodedError{
 // of Route.
 func (r *Router) Take(ctx context.Context, send Send) (Choice, error) {
 	for try := range staleTries {
-		snap, _, err := r.snapshot(ctx, send.Org, try > 0)
+		snap, fresh, err := r.snapshot(ctx, send.Org, try > 0)
 		if err != nil {
 			return Choice{}, fmt.Errorf("take for %s: %w", send.Org, err)
+		}
+		if !fresh && snap.lacks(send) {
+			continue
 		}
 		if len(snap.Sessions) == 0 {
 			return Choice{}, errNoSessions()

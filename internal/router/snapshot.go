@@ -46,3 +46,10 @@ func (r *Router) snapshot(ctx context.Context, org fleet.OrgID, again bool) (s *
 	}
 	return s, true, nil
 }
+
+// lacks reports whether the send's project is not among the rows: it is newer than they are, and so are its limits. One that
+// was deleted has none any more.
+func (s *snapshot) lacks(send Send) bool {
+	_, known := s.Projects[send.Project]
+	return !known && send.Held.IsZero() && send.Project != ""
+}

@@ -31,7 +31,7 @@ const (
 	// earlier message to the same person holds a later one back while its frame may be on its way, for
 	// the first minute of an unknown outcome unless repeated, and while it waits for anything but its own time, so
 	// that nobody reads the second before the first. Not NOT EXISTS: PostgreSQL would make a join of it
-	// that reads all of the lane.
+	// that reads all of the lane; and in the order of the lane, or it hopes to find one soon by reading the whole table.
 	sendDue = sendDueBut + `''` + sendDueFor
 
 	// Between the two goes the id of an earlier message that is looked past.
@@ -42,12 +42,12 @@ const (
 	sendDueFor = ` AND (
 				e.status='sending' AND e.outcome=''
 				OR e.status='sending' AND e.outcome='unknown' AND e.repeats=0 AND e.unknown_since>@now@-60000
-				OR e.status='queued' AND (e.hops>0 OR NOT e.parked) AND e.send_at<=@now@ AND e.expires_at>@now@) LIMIT 1) IS NULL
+				OR e.status='queued' AND (e.hops>0 OR NOT e.parked) AND e.send_at<=@now@ AND e.expires_at>@now@) ORDER BY e.seq LIMIT 1) IS NULL
 		AND (m.trails=0 OR (SELECT 1 FROM messages e WHERE e.seq=m.trails AND e.session_id<>m.session_id AND (` + holdsElsewhere + `)) IS NULL
 			AND (SELECT 1 FROM chats c WHERE c.contact_key=m.contact_key AND c.session_id<>m.session_id AND c.last_out_at>0
 				AND (SELECT s.org_id FROM sessions s WHERE s.id=c.session_id)=m.org_id
 				AND (SELECT 1 FROM messages e WHERE e.session_id=c.session_id AND e.status IN ('queued', 'sending') AND e.seq<m.seq
-					AND e.contact_key=m.contact_key AND (` + holdsElsewhere + `) LIMIT 1) IS NOT NULL LIMIT 1) IS NULL)`
+					AND e.contact_key=m.contact_key AND (` + holdsElsewhere + `) ORDER BY e.seq LIMIT 1) IS NOT NULL LIMIT 1) IS NULL)`
 
 	// holdsElsewhere is true for a message e on another session that holds back m, which is to the same person and came
 	// later. It is asked of the latest that was there when m was accepted, and once that has ended of those before it. There

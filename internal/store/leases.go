@@ -231,6 +231,10 @@ func (s *Store) LeaseHistory(ctx context.Context, session fleet.SessionID) ([]Le
 // row lock beyond them.
 var timeoutSettings = []string{"idle_in_transaction_session_timeout", "lock_timeout"}
 
+// withoutJIT goes with them: what PostgreSQL thinks that a look at a lane may cost makes it compile the statement, which takes
+// seconds and a processor, while the look itself reads a few rows.
+const withoutJIT = "jit"
+
 // timeoutFor is how long a frozen owner may block its takeover.
 func timeoutFor(ttl time.Duration) time.Duration { return max(ttl/3, 2*time.Second) }
 
@@ -257,12 +261,16 @@ func (s *Store) EnsureTimeouts(ctx context.Context, ttl time.Duration) error {
 		if err != nil {
 			return err
 		}
-		for _, name := range timeoutSettings {
-			if slices.Contains(strings.Split(have, ","), name+"="+want) {
+		for _, name := range append([]string{withoutJIT}, timeoutSettings...) {
+			value := want
+			if name == withoutJIT {
+				value = "off"
+			}
+			if slices.Contains(strings.Split(have, ","), name+"="+value) {
 				continue
 			}
 			altered = true
-			if _, err := s.beat.Exec(ctx, `ALTER ROLE CURRENT_USER IN DATABASE `+database+` SET `+name+` = `+want); err != nil {
+			if _, err := s.beat.Exec(ctx, `ALTER ROLE CURRENT_USER IN DATABASE `+database+` SET `+name+` = `+value); err != nil {
 				return err
 			}
 		}

@@ -22,4 +22,8 @@ func TestTimeoutsReachConnectionsOpenedBeforeAnotherProcessSetThem(t *testing.T)
 	if err := early.CheckTimeouts(t.Context(), 6*time.Second); err != nil {
 		t.Errorf("CheckTimeouts = %v, want nil", err)
 	}
+	var jit string
+	if err := early.DB().QueryRow(t.Context(), `SHOW jit`).Scan(&jit); err != nil || jit != "off" {
+		t.Errorf("jit is %q, %v, want a look at a lane not to be compiled first", jit, err)
+	}
 }
