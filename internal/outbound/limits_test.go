@@ -145,7 +145,12 @@ func TestTheLimitsOfANewProjectHoldFromItsFirstSend(t *testing.T) {
 	for _, later := range []bool{false, true} {
 		t.Run(fmt.Sprintf("for later: %v", later), func(t *testing.T) {
 			w := newWorld(t, storetest.SQLite(t))
-			if _, err := w.o.Capacity(t.Context(), "org-a"); err != nil { // its router knows the organization without the project
+			l := ledger.NewMemory(ledger.Options{Rebuild: router.Rebuild(w.s, 20, 5)})
+			t.Cleanup(l.Close)
+			o := New(Options{
+				Store: w.s, Router: router.New(router.Options{Store: w.s, Ledger: l, Keep: time.Hour}), Ledger: l, Bus: w.bus, Log: testkit.Logger(t),
+			})
+			if _, err := o.Capacity(t.Context(), "org-a"); err != nil { // its router knows the organization without the project
 				t.Fatal(err)
 			}
 			p, err := w.s.CreateProject(t.Context(), fleet.Project{OrgID: "org-a", Name: "new", Entitlements: fleet.Entitlements{MonthlyQuota: 2}})
@@ -159,7 +164,7 @@ func TestTheLimitsOfANewProjectHoldFromItsFirstSend(t *testing.T) {
 				}
 			})
 			for i := range 4 {
-				switch _, err := w.o.Accept(t.Context(), r); {
+				switch _, err := o.Accept(t.Context(), r); {
 				case i < 2 && err != nil:
 					t.Errorf("Accept within the quota = %v", err)
 				case i >= 2:
