@@ -48,6 +48,15 @@ func (w *world) owned(within time.Duration, ids []fleet.SessionID, who func(id f
 	}
 }
 
+// drain is what an operator asks of a worker.
+func (w *world) drain(worker string, wanted bool) {
+	w.t.Helper()
+	if err := w.st.DrainWorker(w.t.Context(), worker, wanted); err != nil {
+		w.t.Fatal(err)
+	}
+	_ = w.bus.Publish(w.t.Context(), bus.TopicControl(worker), "")
+}
+
 func byShard(names ...string) func(fleet.SessionID) string {
 	return func(id fleet.SessionID) string { return names[fleet.ShardOf(id, len(names))] }
 }
@@ -64,18 +73,11 @@ func TestWorkersClaimTheirShardOnlyAndADrainedOneHandsOverAtOnceAndNoFurther(t *
 		w.start("b2", ofShard(1, 2, 0))
 		w.sleep(time.Minute)
 		w.owned(0, ids, byShard("a", "b")) // a newcomer takes nothing from who owns it
-		drain := func(wanted bool) {
-			t.Helper()
-			if err := w.st.DrainWorker(t.Context(), "b", wanted); err != nil {
-				t.Fatal(err)
-			}
-			_ = w.bus.Publish(t.Context(), bus.TopicControl("b"), "")
-		}
-		drain(true)
+		w.drain("b", true)
 		w.owned(2*time.Second, ids, byShard("a", "b2"))
 		w.sleep(time.Minute)
 		w.owned(0, ids, byShard("a", "b2"))
-		drain(false)
+		w.drain("b", false)
 		w.sleep(time.Minute)
 		w.owned(0, ids, byShard("a", "b2"))
 	})
@@ -107,14 +109,7 @@ func TestAShardWhoseOnlyWorkerIsDrainedIsAdoptedAlthoughThatOneLives(t *testing.
 		w.start("a", ofShard(0, 2, adopt))
 		w.start("b", ofShard(1, 2, adopt))
 		w.owned(5*time.Second, ids, byShard("a", "b"))
-		drain := func(wanted bool) {
-			t.Helper()
-			if err := w.st.DrainWorker(t.Context(), "b", wanted); err != nil {
-				t.Fatal(err)
-			}
-			_ = w.bus.Publish(t.Context(), bus.TopicControl("b"), "")
-		}
-		drain(true)
+		w.drain("b", true)
 		w.owned(5*time.Second, ids, byShard("a", ""))
 		w.sleep(adopt - 20*time.Second)
 		w.owned(0, ids, byShard("a", ""))
@@ -126,7 +121,7 @@ func TestAShardWhoseOnlyWorkerIsDrainedIsAdoptedAlthoughThatOneLives(t *testing.
 		}
 		w.sleep(time.Minute)
 		w.owned(0, ids, byShard("a", "a"))
-		drain(false)
+		w.drain("b", false)
 		w.owned(30*time.Second, ids, byShard("a", "b"))
 	})
 }
