@@ -402,7 +402,10 @@ func (w *Worker) present(ctx context.Context) {
 		bctx, cancel := context.WithTimeout(ctx, w.o.Beat)
 		drain, err := w.o.Store.BeatWorker(bctx, w.o.Owner, w.Active(), w.Draining())
 		if errors.Is(err, fleet.ErrNotFound) { // cleaned up while the database was away
-			drain, err = w.emptied, w.register(bctx)
+			err = w.register(bctx)
+			w.mu.Lock()
+			drain = w.emptied
+			w.mu.Unlock()
 		}
 		cancel()
 		switch {
